@@ -1,0 +1,68 @@
+"""Check that a wheel holds every file of the four packages that belongs there, and no other.
+
+    .ci/check_wheel.py build/dist/demur-0.1.0-py3-none-any.whl
+
+A new kind of data file has to be added to `BELONGS` first: whatever a wheel carries without
+anybody having said so reaches every device.
+"""
+
+import sys
+import zipfile
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("proto", "client", "server", "sim")
+BELONGS = ("*.py", "demur_proto/v1/*_pb2*.pyi")
+#: Whatever matches belongs there too, and something must match.
+NEEDED = (
+    "demur_proto/py.typed",
+    "demur_client/py.typed",
+    "demur_server/py.typed",
+    "demur_sim/py.typed",
+    "demur_proto/v1/*.proto",
+    "demur_proto/v1/*_pb2.pyi",
+    "demur_sim/datasets/cdnow.csv.gz",
+    "demur_sim/scenarios/*.toml",
+)
+NEVER = ("*/tests/*", "*/test_*.py", "*/conftest.py")
+METADATA = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+
+
+def fits(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a path inside the wheel matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def faults(wheel: Path) -> list[str]:
+    """Everything that is wrong with the wheel, one line each."""
+    distribution, version = wheel.name.split("-")[:2]
+    expected = {f"{distribution}-{version}.dist-info/{name}" for name in METADATA}
+    for room in ROOMS:
+        for path in (ROOT / room / f"demur_{room}").rglob("*"):
+            name = path.relative_to(ROOT / room).as_posix()
+            if path.is_file() and fits(name, BELONGS + NEEDED):
+                expected.add(name)
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        licenses = [archive.read(name) for name in names if name.endswith("licenses/LICENSE")]
+    return [
+        *(f"lacks {name}" for name in sorted(expected - names)),
+        *(f"holds {name}, which BELONGS does not name" for name in sorted(names - expected)),
+        *(f"holds the test {name}" for name in sorted(names) if fits(name, NEVER)),
+        *(f"lacks anything like {n}" for n in NEEDED if not any(fits(x, (n,)) for x in names)),
+        *(["has another LICENSE"] if licenses != [(ROOT / "LICENSE").read_bytes()] else []),
+    ]
+
+
+def main() -> int:
+    """Print the faults of the wheel named on the command line; 1 if there are any."""
+    (wheel,) = map(Path, sys.argv[1:])
+    found = faults(wheel)
+    for fault in found:
+        print(f"{wheel.name} {fault}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

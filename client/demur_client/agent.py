@@ -1,0 +1,150 @@
+"""The device loop: one visit to the collector."""
+
+import logging
+import time
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+import grpc
+
+from demur_client.connection import send
+from demur_client.device import Device
+from demur_proto.arrays import Values
+from demur_proto.definition import Defined, read_round, read_study
+from demur_proto.errors import WireError
+from demur_proto.round import Round
+from demur_proto.status import error_of
+from demur_proto.study import Study
+from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_proto.version import PROTOCOL_VERSION
+
+RETRY_S = 0.5  #: pause before the same bytes are sent again after TRY_LATER
+CALL_S = 30.0  #: deadline of a single call
+COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
+
+logger = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """Someone who sees a device's messages, but not into them."""
+
+    def received(self, round_number: int) -> None:
+        """A round reached the device."""
+
+    def sent(self, round_number: int, *, size_bytes: int) -> None:
+        """The device sent a message of this size."""
+
+    def answered(self, round_number: int, *, disposition: int) -> None:
+        """The collector answered it."""
+
+
+async def fetch_study(channel: grpc.aio.Channel, *, study_hash: bytes = b"") -> Defined[Study]:
+    """A study's definition, checked against its hash.
+
+    Args:
+        channel: to the collector.
+        study_hash: 32 bytes, or empty for the only study there is.
+
+    Raises:
+        DemurError: the collector has no such study, or sent something else.
+    """
+    stub = collector_pb2_grpc.CollectorStub(channel)
+    request = collector_pb2.GetStudyRequest(
+        protocol_version=PROTOCOL_VERSION, study_hash=study_hash
+    )
+    try:
+        response = await stub.GetStudy(request, timeout=CALL_S)
+    except grpc.RpcError as error:
+        raise error_of(error, peer="the collector") from None
+    study = read_study(response.definition)
+    if study_hash and study.hash != study_hash:
+        raise WireError("the collector sent another study than the one asked for")
+    return study
+
+
+async def visit(
+    device: Device,
+    channel: grpc.aio.Channel,
+    *,
+    after_round: int = 0,
+    last_round: int = 0,
+    watcher: Watcher | None = None,
+) -> None:
+    """Answer every round that the collector pushes, in order.
+
+    Every round gets exactly one report of the same size in its slot, whatever the device decided.
+
+    Args:
+        device: who answers.
+        channel: to the collector.
+        after_round: answer only rounds with larger numbers.
+        last_round: leave once this round's receipt came; 0 stays until the collector ends the
+            stream.
+        watcher: told of every message.
+
+    Raises:
+        ConnectionLost: the collector went away; visiting again resends the same bytes.
+        DemurError: the collector refused, or broke the protocol.
+    """
+    call = collector_pb2_grpc.CollectorStub(channel).Visit()
+    pending: dict[bytes, tuple[int, report_pb2.Report]] = {}
+    reached = after_round
+    try:
+        hello = collector_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            study_hash=device.study.hash,
+            after_round=after_round,
+        )
+        await send(call, collector_pb2.VisitRequest(hello=hello))
+        while pending or not last_round or reached < last_round:
+            message = await call.read()
+            if not isinstance(message, collector_pb2.VisitResponse):
+                return  # the collector has ended the stream
+            kind = message.WhichOneof("message")
+            if kind == "opened_round":
+                asked = read_round(message.opened_round.definition, study=device.study)
+                number = asked.value.number
+                if watcher:
+                    watcher.received(number)
+                report = await _in_its_slot(device, asked)
+                pending[report.report_id] = number, report
+                reached = max(reached, number)
+                request = collector_pb2.VisitRequest(report=report)
+                if watcher:
+                    watcher.sent(number, size_bytes=request.ByteSize())
+                await send(call, request)
+            elif kind == "receipt":
+                if message.receipt.report_id not in pending:
+                    raise WireError("the collector acknowledged a report that was never sent")
+                number, report = pending.pop(message.receipt.report_id)
+                disposition = message.receipt.disposition
+                if watcher:
+                    watcher.answered(number, disposition=disposition)
+                if disposition == report_pb2.DISPOSITION_TRY_LATER:
+                    await anyio.sleep(RETRY_S)
+                    pending[report.report_id] = number, report
+                    await send(call, collector_pb2.VisitRequest(report=report))
+                elif disposition not in COUNTED:
+                    logger.warning("round %d: %s", number, report_pb2.Disposition.Name(disposition))
+    except grpc.RpcError as error:
+        raise error_of(error, peer="the collector") from None
+    finally:
+        call.cancel()
+
+
+async def _in_its_slot(device: Device, asked: Defined[Round]) -> report_pb2.Report:
+    """The report to a round, when its public slot has come.
+
+    The value is computed aside; what is not ready when the slot comes is answered with cover, so
+    that neither the size of a person's data nor a failure shows in the time.
+    """
+    if not asked.value.answer_after_ms:
+        return device.report(asked, device.evaluate(asked))
+    slot = time.monotonic() + asked.value.answer_after_ms / 1000
+    value: Values | None = None
+    with anyio.move_on_after(asked.value.answer_after_ms / 1000 * 0.9):
+        value = await anyio.to_thread.run_sync(device.evaluate, asked, abandon_on_cancel=True)
+    report = device.report(asked, value)
+    await anyio.sleep(max(0.0, slot - time.monotonic()))
+    return report

@@ -1,0 +1,32 @@
+"""Where a device's answers come from: its owner's own data."""
+
+from typing import Protocol
+
+import numpy as np
+
+from demur_proto.arrays import Values
+from demur_proto.round import Feature, Linear
+
+
+class DataSource(Protocol):
+    """Computes features of one person's data."""
+
+    def evaluate(self, feature: Feature) -> Values:
+        """The feature's value for this person, shape [1, d], data units.
+
+        Whatever it raises is treated like a value: the device answers with a cover report.
+        """
+
+
+def evaluate_query(query: Linear, source: DataSource, *, dimension: int) -> Values | None:
+    """All features of a query side by side [1, dimension]; None where any of it fails.
+
+    An error that depends on a person's data is just another value, and must not show: no kind of
+    failure may leave this function. The owner's own tools can evaluate again to see it.
+    """
+    try:
+        parts = [np.asarray(source.evaluate(feature), float) for feature in query.features]
+        value = np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
+    except Exception:  # noqa: BLE001  any failure is the same cover report to everyone outside
+        return None
+    return value if value.shape == (1, dimension) else None

@@ -1,0 +1,8 @@
+"""Names for the arrays that cross module borders."""
+
+import numpy as np
+
+Integers = np.ndarray[tuple[int], np.dtype[np.int64]]  # shape [n]
+Words = np.ndarray[tuple[int, int], np.dtype[np.int64]]  # shape [n, d], in grid steps
+Values = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # shape [n, d], data units
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]  # shape [n]

@@ -1,0 +1,245 @@
+"""Studies and rounds as bytes: written once, hashed, and never serialised again."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from demur_proto.errors import ParameterError, UnsupportedError, WireError
+from demur_proto.hmacs import hmac_by_key, prepare_key
+from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.round import Feature, Linear, Round
+from demur_proto.study import Measure, Policy, Study, View
+from demur_proto.v1 import round_pb2, study_pb2
+from demur_proto.words import WordType
+
+STUDY_TAG = b"demur.study.v1\x00"
+ROUND_TAG = b"demur.round.v1\x00"
+REPORT_ID_BYTES = 16
+HASH_BYTES = 32
+
+VIEWS = {View.LOCAL: study_pb2.VIEW_LOCAL, View.AGGREGATE: study_pb2.VIEW_AGGREGATE}
+MEASURES = {Measure.GDP: study_pb2.MEASURE_GDP, Measure.ZCDP: study_pb2.MEASURE_ZCDP}
+POLICIES = {Policy.SKIP: study_pb2.POLICY_SKIP, Policy.RETIRE: study_pb2.POLICY_RETIRE}
+WORD_TYPES = {
+    WordType.INT32: round_pb2.WORD_TYPE_INT32,
+    WordType.INT64: round_pb2.WORD_TYPE_INT64,
+}
+
+Value = TypeVar("Value", Study, Round)
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Defined(Generic[Value]):
+    """A study or round together with the bytes that define it."""
+
+    value: Value
+    definition: bytes  #: exactly as written by the analyst
+    hash: bytes  #: SHA-256(tag ‖ definition), 32 bytes
+
+
+def define_study(study: Study) -> Defined[Study]:
+    """Write a study down, once."""
+    message = study_pb2.Study(
+        name=study.name,
+        unit=study_pb2.UNIT_DEVICE,
+        neighbour=study_pb2.NEIGHBOUR_ZERO_OUT,
+        view=VIEWS[study.view],
+        mechanism_family=study_pb2.MECHANISM_FAMILY_GAUSSIAN,
+        measure=MEASURES[study.measure],
+        budget=study.budget,
+        budget_units=study.budget_units,
+        base_weight=study.base_weight,
+        base_sigma=study.base_sigma,
+        base_grid_exponent=study.base_grid_exponent,
+        policy=POLICIES[study.policy],
+        horizon=study.horizon,
+        minimum_cohort=study.minimum_cohort,
+        dishonest=study.dishonest,
+        epsilon=study.epsilon,
+        delta=study.delta,
+        maximum_dimension=study.maximum_dimension,
+    )
+    definition = message.SerializeToString(deterministic=True)
+    return Defined(study, definition, hash_definition(STUDY_TAG, definition))
+
+
+def read_study(definition: bytes) -> Defined[Study]:
+    """Read a study from its bytes.
+
+    Raises:
+        WireError: the bytes are no study, or one whose stated integers are not those that follow
+            from its other fields.
+        UnsupportedError: a valid study of a kind that this version does not do.
+    """
+    message = _parsed(study_pb2.Study(), definition)
+    _require(message.unit, [study_pb2.UNIT_DEVICE], "unit")
+    _require(message.neighbour, [study_pb2.NEIGHBOUR_ZERO_OUT], "neighbour")
+    _require(message.mechanism_family, [study_pb2.MECHANISM_FAMILY_GAUSSIAN], "mechanism_family")
+    try:
+        study = Study(
+            name=message.name,
+            view=_named(VIEWS, message.view, "view"),
+            measure=_named(MEASURES, message.measure, "measure"),
+            policy=_named(POLICIES, message.policy, "policy"),
+            budget=message.budget,
+            epsilon=message.epsilon,
+            delta=message.delta,
+            base_sigma=message.base_sigma,
+            base_grid_exponent=message.base_grid_exponent,
+            minimum_cohort=message.minimum_cohort,
+            dishonest=message.dishonest,
+            horizon=message.horizon,
+            maximum_dimension=message.maximum_dimension,
+        )
+    except ParameterError as error:
+        raise WireError(f"not a valid study: {error}") from error
+    stated = (message.budget_units, message.base_weight)
+    derived = (study.budget_units, study.base_weight)
+    if stated != derived:
+        raise WireError(
+            f"not a valid study: (budget_units, base_weight) must be {derived}, got {stated}"
+        )
+    return Defined(study, definition, hash_definition(STUDY_TAG, definition))
+
+
+def define_round(asked: Round) -> Defined[Round]:
+    """Write a round down, once."""
+    message = round_pb2.Round(
+        study_hash=asked.study_hash,
+        number=asked.number,
+        dimension=asked.dimension,
+        clip=asked.clip,
+        sigma=asked.sigma,
+        grid_exponent=asked.grid_exponent,
+        on_grid=asked.on_grid,
+        weight=asked.weight,
+        word_type=WORD_TYPES[asked.word_type],
+        answer_after_ms=asked.answer_after_ms,
+        close_unix_ms=asked.close_unix_ms,
+        linear=round_pb2.Linear(features=[_feature_message(f) for f in asked.query.features]),
+    )
+    definition = message.SerializeToString(deterministic=True)
+    return Defined(asked, definition, hash_definition(ROUND_TAG, definition))
+
+
+def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
+    """Read a round of a study from its bytes.
+
+    Raises:
+        WireError: the bytes are no round, or not one of this study.
+        UnsupportedError: a valid round of a kind that this version does not answer.
+    """
+    message = _parsed(round_pb2.Round(), definition)
+    kind = message.WhichOneof("query")
+    if kind is None:
+        raise WireError("not a valid round: it asks nothing")
+    if kind != "linear":
+        raise UnsupportedError(f"{kind} rounds are not supported by this version; ask a linear one")
+    if message.study_hash != study.hash:
+        raise WireError("not a valid round: it belongs to another study")
+    try:
+        asked = Round(
+            study_hash=message.study_hash,
+            number=message.number,
+            query=Linear(features=tuple(map(_feature_value, message.linear.features))),
+            dimension=message.dimension,
+            clip=message.clip,
+            sigma=message.sigma,
+            grid_exponent=message.grid_exponent,
+            on_grid=message.on_grid,
+            weight=message.weight,
+            word_type=_named(WORD_TYPES, message.word_type, "word_type"),
+            answer_after_ms=message.answer_after_ms,
+            close_unix_ms=message.close_unix_ms,
+        )
+        mechanism_for(study.value, asked)
+    except ParameterError as error:
+        raise WireError(f"not a valid round: {error}") from error
+    return Defined(asked, definition, hash_definition(ROUND_TAG, definition))
+
+
+def study_hash_of(definition: bytes) -> bytes:
+    """Which study a round says it belongs to.
+
+    Raises:
+        WireError: the bytes are no round.
+    """
+    return _parsed(round_pb2.Round(), definition).study_hash
+
+
+def hash_definition(tag: bytes, definition: bytes) -> bytes:
+    """SHA-256(tag ‖ definition), 32 bytes.
+
+    >>> hash_definition(STUDY_TAG, b"").hex()[:16]
+    '034c2ab2433a7f56'
+    """
+    return hashlib.sha256(tag + definition).digest()
+
+
+def report_id(secret: bytes, round_hash: bytes) -> bytes:
+    """First 16 bytes of HMAC-SHA256(device secret, round hash): one per device and round.
+
+    >>> report_id(bytes(32), bytes(32)).hex()
+    '33ad0a1c607ec03b09e6cd9893680ce2'
+    """
+    return hmac.digest(secret, round_hash, "sha256")[:REPORT_ID_BYTES]
+
+
+class ReportIds:
+    """Report ids of many devices at once: `report_id` with each device's key prepared.
+
+    >>> ReportIds([bytes(32)]).of(bytes(32)) == report_id(bytes(32), bytes(32))
+    True
+    """
+
+    def __init__(self, secrets: Iterable[bytes]) -> None:
+        self._keys = [prepare_key(secret) for secret in secrets]
+
+    def of(self, round_hash: bytes) -> bytes:
+        """All devices' ids for one round, 16 bytes each, in order."""
+        return b"".join(hmac_by_key(self._keys, round_hash))
+
+
+Message = TypeVar("Message", study_pb2.Study, round_pb2.Round)
+
+
+def _parsed(message: Message, definition: bytes) -> Message:
+    try:
+        message.ParseFromString(definition)
+    except DecodeError as error:
+        raise WireError("not a definition: the bytes do not parse") from error
+    return message
+
+
+def _require(stated: int, allowed: list[int], name: str) -> None:
+    if stated not in allowed:
+        raise UnsupportedError(f"{name} {stated} is not supported by this version")
+
+
+def _named(names: Mapping[Key, int], stated: int, field: str) -> Key:
+    for value, number in names.items():
+        if number == stated:
+            return value
+    raise UnsupportedError(f"{field} {stated} is not supported by this version")
+
+
+def _feature_message(feature: Feature) -> round_pb2.Feature:
+    return round_pb2.Feature(
+        name=feature.name,
+        parameters=[
+            round_pb2.Parameter(name=name, value=value)
+            for name, value in sorted(feature.parameters.items())
+        ],
+    )
+
+
+def _feature_value(message: round_pb2.Feature) -> Feature:
+    parameters = {parameter.name: parameter.value for parameter in message.parameters}
+    if len(parameters) != len(message.parameters):
+        raise WireError(f"not a valid round: feature {message.name!r} repeats a parameter")
+    return Feature(name=message.name, parameters=parameters)

@@ -1,0 +1,68 @@
+"""Many devices' reports in one message."""
+
+from collections.abc import Iterator
+
+from demur_proto.definition import REPORT_ID_BYTES
+from demur_proto.errors import ParameterError, WireError
+from demur_proto.v1 import report_pb2
+
+MAXIMUM_FRAME_REPORTS = 4096
+MAXIMUM_FRAME_BYTES = 1 << 20
+
+
+def split_frames(
+    round_hash: bytes, report_ids: bytes, words: bytes, *, first_number: int
+) -> Iterator[report_pb2.ReportFrame]:
+    """Frames of at most 4,096 reports and 1 MiB, numbered from `first_number`.
+
+    Args:
+        round_hash: the round they answer.
+        report_ids: 16 bytes each.
+        words: the encoded words of the same reports, in the same order.
+        first_number: the first frame's number.
+
+    Raises:
+        ParameterError: the lengths do not match, or one report alone is larger than a frame.
+
+    >>> [len(f.report_ids) // 16 for f in split_frames(bytes(32), bytes(16 * 5000), bytes(20000),
+    ...                                                first_number=1)]
+    [4096, 904]
+    """
+    reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
+    if rest or (reports and len(words) % reports):
+        raise ParameterError("report_ids", len(report_ids), "16 bytes for each report")
+    if not reports:
+        return
+    size = len(words) // reports
+    fit = min(MAXIMUM_FRAME_REPORTS, MAXIMUM_FRAME_BYTES // (size + REPORT_ID_BYTES))
+    if fit < 1:
+        raise ParameterError("words", f"{size} bytes a report", "at most 1 MiB")
+    for number, start in enumerate(range(0, reports, fit), start=first_number):
+        stop = start + fit
+        yield report_pb2.ReportFrame(
+            frame_number=number,
+            round_hash=round_hash,
+            report_ids=report_ids[start * REPORT_ID_BYTES : stop * REPORT_ID_BYTES],
+            words=words[start * size : stop * size],
+        )
+
+
+def check_frame(frame: report_pb2.ReportFrame) -> int:
+    """The number of reports in a frame.
+
+    Raises:
+        WireError: the frame is larger than allowed, or its ids are not 16 bytes each.
+
+    >>> check_frame(report_pb2.ReportFrame(report_ids=bytes(32)))
+    2
+    """
+    reports, rest = divmod(len(frame.report_ids), REPORT_ID_BYTES)
+    if rest:
+        raise WireError(f"report ids are 16 bytes each, got {len(frame.report_ids)} in all")
+    size = len(frame.report_ids) + len(frame.words)
+    if reports > MAXIMUM_FRAME_REPORTS or size > MAXIMUM_FRAME_BYTES:
+        raise WireError(
+            f"a frame holds at most {MAXIMUM_FRAME_REPORTS} reports and {MAXIMUM_FRAME_BYTES} "
+            f"bytes, got {reports} and {size}"
+        )
+    return reports

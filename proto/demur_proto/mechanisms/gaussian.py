@@ -1,0 +1,255 @@
+"""Linear queries with rounded Gaussian noise, on an integer grid."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from demur_proto.arrays import Integers, Values, Words
+from demur_proto.errors import ParameterError
+from demur_proto.grid import grid_step, round_weight, squared_radius
+from demur_proto.noise import Sampler
+from demur_proto.round import Round
+from demur_proto.study import Study, View
+
+CONFIDENCE = 0.95  #: of the intervals around estimates
+TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
+FEWEST_NOISE_STEPS = 8  #: σ_i/γ in view aggregate, so that sums of shares are Gaussian enough
+WORD_LIMIT_SIGMAS = 40  #: a word further out than the clip plus this is not a report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the sums of one round say about the people who contributed."""
+
+    estimate: tuple[float, ...]  #: per coordinate, data units
+    standard_error: float  #: of every coordinate, data units
+    half_width: float  #: the interval is estimate ± this, data units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianLinear:
+    """Round a clipped vector to the grid, then add a share of rounded Gaussian noise.
+
+    Both halves live here, so whoever changes the noise sees the estimate that must undo it.
+
+    Raises:
+        ParameterError: the grid is too coarse for the noise of a share.
+    """
+
+    dimension: int  #: d
+    clip: float  #: ℓ₂ radius C, data units
+    grid_exponent: int  #: grid step γ = 2^this
+    sigma: float  #: full noise of the view, data units
+    shares: int  #: how many devices split it; 1 in view local
+    on_grid: bool  #: every possible value is a multiple of γ
+
+    def __post_init__(self) -> None:
+        if self.shares > 1 and not self.noise_steps >= FEWEST_NOISE_STEPS:
+            finest = math.floor(math.log2(self.share_sigma / FEWEST_NOISE_STEPS))
+            raise ParameterError(
+                "grid_exponent",
+                self.grid_exponent,
+                f"at most {finest}: a share of the noise ({self.share_sigma:.3g}) must be "
+                f"{FEWEST_NOISE_STEPS} grid steps or more",
+            )
+
+    @classmethod
+    def of(cls, study: Study, asked: Round) -> "GaussianLinear":
+        """The mechanism that a round of a study uses."""
+        return cls(
+            dimension=asked.dimension,
+            clip=asked.clip,
+            grid_exponent=asked.grid_exponent,
+            sigma=asked.sigma,
+            shares=study.noise_shares,
+            on_grid=asked.on_grid,
+        )
+
+    @property
+    def squared_radius(self) -> int:
+        """R = ⌊C²/γ²⌋, the largest squared norm of a value in grid steps."""
+        return squared_radius(self.clip, self.grid_exponent)
+
+    @property
+    def share_sigma(self) -> float:
+        """σ_i, one device's own noise, data units: never less than σ/√shares.
+
+        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-7, sigma=3.0,
+        ...                            shares=4, on_grid=True)
+        >>> mechanism.share_sigma
+        1.5
+        """
+        target = Fraction(self.sigma) ** 2 / self.shares
+        share = self.sigma / math.sqrt(self.shares)
+        while Fraction(share) ** 2 < target:
+            share = math.nextafter(share, math.inf)
+        return share
+
+    @property
+    def noise_steps(self) -> float:
+        """σ_i/γ, one device's own noise in grid steps."""
+        return math.ldexp(self.share_sigma, -self.grid_exponent)
+
+    @property
+    def report_mu(self) -> float:
+        """μ of one report on its own, at the full clip: C/σ_i. In view aggregate that is large."""
+        return self.clip / self.share_sigma
+
+    @property
+    def word_limit(self) -> int:
+        """Largest magnitude of a word that the server accepts: (C + 40σ_i)/γ."""
+        reach = Fraction(self.clip) + WORD_LIMIT_SIGMAS * Fraction(self.share_sigma)
+        return int(reach / grid_step(self.grid_exponent))
+
+    def quantise(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
+        """Device half, before the decision: values [n, d] to the grid.
+
+        A value on the grid and inside the clip is used as it is. Any other is scaled into the
+        clip (a little inside it, by the factor 1 − 2⁻¹²), then each coordinate is rounded up or
+        down at random, without bias; should the rounded vector leave the clip, it is rounded
+        towards zero instead. A value that is not finite, or that breaks the promise of an
+        on-grid round, counts as an evaluation error: it becomes the reference, zero.
+
+        Returns:
+            words [n, d] in grid steps, each with Σz² ≤ R, and their squared norms [n].
+        """
+        n, d = values.shape
+        radius = self.squared_radius
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = np.ldexp(values, -self.grid_exponent)
+            plain = (np.rint(scaled) == scaled).all(axis=1)
+            # Squares of floats decide only where integers could not overflow; integers decide the
+            # rest below.
+            plain &= np.einsum("nd,nd->n", scaled, scaled) <= 1.001 * radius
+        if not plain.all():
+            scaled = np.where(plain[:, None], scaled, 0.0)
+        words: Words = scaled.astype(np.int64)
+        squares = squared_norms(words)
+        outside = squares > radius
+        if outside.any():
+            words[outside] = 0
+            squares[outside] = 0
+            plain &= ~outside
+        if self.on_grid:
+            return words, squares
+        coins = sampler.uniform(reports=n, dimension=d)
+        rough = ~plain & np.isfinite(values).all(axis=1)
+        if rough.any():
+            words[rough] = self._rounded(values[rough], coins[rough])
+            squares[rough] = squared_norms(words[rough])
+        return words, squares
+
+    def _rounded(self, values: Values, coins: Values) -> Words:
+        """Clip finite values [n, d] and round them without bias."""
+        radius = self.squared_radius
+        peak = np.abs(values).max(axis=1, keepdims=True)
+        direction = values / np.where(peak > 0, peak, 1.0)
+        norm = np.sqrt(np.einsum("nd,nd->n", direction, direction))[:, None]
+        # The norm in grid steps, capped before it can overflow: far out, only the direction counts.
+        reach = math.sqrt(radius) * (1 - 2.0**-12)
+        with np.errstate(over="ignore"):
+            length = np.minimum(np.ldexp(peak, -self.grid_exponent) * norm, reach)
+        steps = direction * (length / np.where(norm > 0, norm, 1.0))
+        low = np.floor(steps)
+        words: Words = (low + (coins < steps - low)).astype(np.int64)
+        outside = squared_norms(words) > radius
+        words[outside] = np.trunc(steps[outside]).astype(np.int64)
+        return words
+
+    def noise(self, sampler: Sampler, *, reports: int) -> Words:
+        """Device half, after the decision: one share of noise for each report [n, d]."""
+        return sampler.gaussian(self.noise_steps, reports=reports, dimension=self.dimension)
+
+    def charge_gdp(self, squared_norm: int) -> float:
+        """μ of releasing a value of this squared norm (grid steps²), against the reference.
+
+            μ = γ‖z‖/σ
+
+        Secret: it depends on a person's data. For the owner's eyes; filters use integers.
+
+        Source: Dong, Roth & Su 2019, arXiv:1905.02383, Theorem 2.7.
+
+        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-7, sigma=4.0,
+        ...                            shares=1, on_grid=True)
+        >>> mechanism.charge_gdp(128**2)
+        0.25
+        """
+        return math.ldexp(math.sqrt(squared_norm), self.grid_exponent) / self.sigma
+
+    def charge_zcdp(self, squared_norm: int) -> float:
+        """ρ in nats of releasing a value of this squared norm (grid steps²).
+
+            ρ = γ²‖z‖²/(2σ²)
+
+        Secret, like `charge_gdp`.
+
+        Source: Bun & Steinke 2016, arXiv:1605.02065, Proposition 1.6.
+
+        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-7, sigma=4.0,
+        ...                            shares=1, on_grid=True)
+        >>> mechanism.charge_zcdp(128**2)
+        0.03125
+        """
+        return self.charge_gdp(squared_norm) ** 2 / 2
+
+    def standard_error(self, reports: int) -> float:
+        """Standard error of a sum of `reports` reports, data units.
+
+            γ√(n((σ_i/γ)² + 1/12)), plus n/4 under the root where values are rounded at random
+
+        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-7, sigma=4.0,
+        ...                            shares=1, on_grid=True)
+        >>> round(mechanism.standard_error(100), 3)
+        40.0
+        """
+        rounding = 1 / 12 if self.on_grid else 1 / 12 + 1 / 4
+        return math.ldexp(
+            math.sqrt(reports * (self.noise_steps**2 + rounding)), self.grid_exponent
+        )
+
+    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
+        """Server half: exact sums of words [d] to an unbiased estimate with its interval."""
+        error = self.standard_error(reports)
+        return Estimate(
+            estimate=tuple(math.ldexp(int(total), self.grid_exponent) for total in sums),
+            standard_error=error,
+            half_width=TWO_SIDED_QUANTILE * error,
+        )
+
+
+def mechanism_for(study: Study, asked: Round) -> GaussianLinear:
+    """The mechanism of a round, checked against the study it claims to belong to.
+
+    Raises:
+        ParameterError: the round does not fit the study.
+    """
+    if asked.dimension > study.maximum_dimension:
+        raise ParameterError("dimension", asked.dimension, f"<= {study.maximum_dimension}")
+    if study.horizon and asked.number > study.horizon:
+        raise ParameterError("number", asked.number, f"<= the horizon {study.horizon}")
+    weight = round_weight(
+        sigma=asked.sigma,
+        exponent=asked.grid_exponent,
+        base_sigma=study.base_sigma,
+        base_exponent=study.base_grid_exponent,
+        base_weight=study.base_weight,
+        budget_units=study.budget_units,
+    )
+    if asked.weight != weight:
+        raise ParameterError("weight", asked.weight, f"{weight}, which the noise and grid imply")
+    mechanism = GaussianLinear.of(study, asked)
+    if mechanism.word_limit > asked.word_type.limit:
+        raise ParameterError(
+            "word_type", str(asked.word_type), f"able to hold {mechanism.word_limit}"
+        )
+    if study.view is View.AGGREGATE and mechanism.word_limit * study.minimum_cohort >= 1 << 63:
+        raise ParameterError("grid_exponent", asked.grid_exponent, "coarser: sums would overflow")
+    return mechanism
+
+
+def squared_norms(words: Words) -> Integers:
+    """Σz² of each row of words [n, d]; exact while it fits 63 bits."""
+    squares: Integers = np.einsum("nd,nd->n", words, words)
+    return squares

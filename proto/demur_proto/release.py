@@ -1,0 +1,87 @@
+"""A release: what becomes public. It never changes once published."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from demur_proto.arrays import Integers
+from demur_proto.v1 import release_pb2
+
+
+class Withheld(StrEnum):
+    """Why a closed round published no numbers."""
+
+    NOTHING = "nothing"  #: it did publish
+    BELOW_MINIMUM_COHORT = "below_minimum_cohort"  #: fewer reports than the study allows
+
+
+WITHHELD = {
+    Withheld.NOTHING: release_pb2.WITHHELD_UNSPECIFIED,
+    Withheld.BELOW_MINIMUM_COHORT: release_pb2.WITHHELD_BELOW_MINIMUM_COHORT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The result of one round.
+
+    `estimate` is unbiased for S_active, the sum over the people who contributed a value; a person
+    whose filter refused counts as nothing, so late in a study it lags behind the sum over
+    everyone.
+    """
+
+    study_hash: bytes
+    round_hash: bytes
+    number: int  #: the round's number within the study
+    reports: int  #: how many were counted
+    withheld: Withheld  #: why the fields below are empty, if they are
+    sums: tuple[int, ...]  #: exact sums of the words, grid steps
+    estimate: tuple[float, ...]  #: per coordinate, data units
+    standard_error: float  #: of every coordinate, data units
+    half_width: float  #: the interval for S_active is estimate ± this, data units
+    confidence: float  #: probability that it covers, per coordinate
+    guarantee: str  #: the study's guarantee in words
+
+    @property
+    def sums_bytes(self) -> bytes:
+        """The sums as signed 64-bit little-endian integers."""
+        return np.array(self.sums, dtype="<i8").tobytes()
+
+    def message(self) -> release_pb2.Release:
+        """For the wire."""
+        published = self.withheld is Withheld.NOTHING
+        return release_pb2.Release(
+            study_hash=self.study_hash,
+            round_hash=self.round_hash,
+            number=self.number,
+            reports=self.reports,
+            withheld=WITHHELD[self.withheld],
+            sums=self.sums_bytes,
+            estimate=self.estimate,
+            standard_error=self.standard_error,
+            half_width=self.half_width,
+            confidence=self.confidence,
+            estimand=(
+                release_pb2.ESTIMAND_S_ACTIVE if published else release_pb2.ESTIMAND_UNSPECIFIED
+            ),
+            guarantee=self.guarantee,
+        )
+
+    @classmethod
+    def of(cls, message: release_pb2.Release) -> "Release":
+        """From the wire."""
+        sums: Integers = np.frombuffer(message.sums, dtype="<i8")
+        return cls(
+            study_hash=message.study_hash,
+            round_hash=message.round_hash,
+            number=message.number,
+            reports=message.reports,
+            withheld=next(key for key, value in WITHHELD.items() if value == message.withheld),
+            sums=tuple(map(int, sums)),
+            estimate=tuple(message.estimate),
+            standard_error=message.standard_error,
+            half_width=message.half_width,
+            confidence=message.confidence,
+            guarantee=message.guarantee,
+        )

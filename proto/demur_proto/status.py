@@ -1,0 +1,46 @@
+"""One table from our errors to gRPC statuses, and back."""
+
+import grpc
+
+from demur_proto.errors import (
+    ConnectionLost,
+    DataError,
+    DemurError,
+    NotFoundError,
+    ParameterError,
+    StateError,
+    UnsupportedError,
+    VersionError,
+    WireError,
+)
+
+STATUS: dict[type[DemurError], grpc.StatusCode] = {
+    ParameterError: grpc.StatusCode.INVALID_ARGUMENT,
+    DataError: grpc.StatusCode.INVALID_ARGUMENT,
+    WireError: grpc.StatusCode.INVALID_ARGUMENT,
+    VersionError: grpc.StatusCode.FAILED_PRECONDITION,
+    UnsupportedError: grpc.StatusCode.UNIMPLEMENTED,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    StateError: grpc.StatusCode.FAILED_PRECONDITION,
+    ConnectionLost: grpc.StatusCode.UNAVAILABLE,
+}
+
+ERRORS: dict[grpc.StatusCode, type[DemurError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: WireError,
+    grpc.StatusCode.FAILED_PRECONDITION: StateError,
+    grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+}
+
+
+def error_of(error: grpc.RpcError, *, peer: str) -> DemurError:
+    """What a failed call means to the caller, as one of our errors.
+
+    Whatever leaves open whether the call took effect is a `ConnectionLost`.
+    """
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return ConnectionLost(f"lost {peer}: {error}")
+    kind = ERRORS.get(error.code())
+    if kind is not None:
+        return kind(error.details() or error.code().name)
+    return ConnectionLost(f"lost {peer}: {error.code().name.lower()} ({error.details()})")

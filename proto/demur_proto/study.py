@@ -1,0 +1,227 @@
+"""A study: the privacy contract, fixed before the first round."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from demur_proto import conversions
+from demur_proto.checks import check_integer, check_positive, check_text
+from demur_proto.errors import ParameterError, UnsupportedError
+from demur_proto.grid import base_units
+
+EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
+OPEN_HORIZON = 1 << 32  #: rounds assumed for the sampler's share of δ when none are fixed
+
+
+class View(StrEnum):
+    """What the adversary of the guarantee sees."""
+
+    LOCAL = "local"  #: every report, and who sent it; each device adds the full noise
+    AGGREGATE = "aggregate"  #: released sums only; each device adds a share of the noise
+
+
+class Measure(StrEnum):
+    """The currency of charges and budget."""
+
+    GDP = "gdp"  #: Gaussian differential privacy: budget μ, charges add as μ²
+    ZCDP = "zcdp"  #: zero-concentrated differential privacy: budget ρ in nats
+
+
+class Policy(StrEnum):
+    """What a filter does after an answer that no longer fits."""
+
+    SKIP = "skip"  #: a later, smaller charge may still fit
+    RETIRE = "retire"  #: the first refusal is final; only answers that cost nothing follow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Everything a device agrees to before it answers.
+
+    Unit: one device, which is one person. Neighbour: zero-out, the person's data replaced by the
+    reference record whose every value is zero. Mechanism: linear queries on an integer grid with
+    rounded Gaussian noise.
+
+    Raises:
+        ParameterError: a field is outside its range, or the budget does not keep the stated
+            (ε, δ).
+    """
+
+    name: str  #: 1 to 200 printable characters
+    view: View
+    measure: Measure
+    policy: Policy
+    budget: float  #: per device, in the measure: μ, or ρ in nats; > 0
+    epsilon: float  #: the same guarantee as (ε, δ), zero-out: nats, > 0
+    delta: float  #: in (0, 1); includes what the exact sampler may add
+    base_sigma: float  #: noise of the base round in the view, data units; > 0
+    base_grid_exponent: int  #: grid step of the base round is 2^this data units; -1000 to 1000
+    minimum_cohort: int  #: fewest reports that may be released; >= 1
+    dishonest: int = 0  #: how many of those may add no noise; < minimum_cohort
+    horizon: int = 0  #: most rounds; 0 when not fixed beforehand
+    maximum_dimension: int = 1  #: most coordinates of one report; >= 1
+
+    def __post_init__(self) -> None:
+        check_text("name", self.name, longest=200)
+        for name in ("budget", "epsilon", "base_sigma"):
+            check_positive(name, getattr(self, name))
+        if not 0 < self.delta < 1:
+            raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
+        check_integer("base_grid_exponent", self.base_grid_exponent, -1000, 1000)
+        check_integer("minimum_cohort", self.minimum_cohort, 1, (1 << 31) - 1)
+        check_integer("dishonest", self.dishonest, 0, self.minimum_cohort - 1)
+        check_integer("horizon", self.horizon, 0, OPEN_HORIZON - 1)
+        check_integer("maximum_dimension", self.maximum_dimension, 1, (1 << 31) - 1)
+        base_units(self.budget_norm, self.base_grid_exponent)
+        spent = self.measure_delta + self.sampler_delta
+        if not spent <= self.delta:
+            raise ParameterError(
+                "budget", self.budget, f"small enough for delta {self.delta} (it needs {spent:.17g})"
+            )
+
+    @property
+    def budget_norm(self) -> Fraction:
+        """B_norm: how much ‖q‖² fits when every round is like the base round; data units².
+
+        gdp: σ₀²μ²;  zcdp: 2σ₀²ρ.
+        """
+        variance = Fraction(self.base_sigma) ** 2
+        if self.measure is Measure.GDP:
+            return variance * Fraction(self.budget) ** 2
+        return 2 * variance * Fraction(self.budget)
+
+    @property
+    def budget_units(self) -> int:
+        """T, the filter's integer budget."""
+        return base_units(self.budget_norm, self.base_grid_exponent)[0]
+
+    @property
+    def base_weight(self) -> int:
+        """W, what one squared grid step costs in a round like the base round."""
+        return base_units(self.budget_norm, self.base_grid_exponent)[1]
+
+    @property
+    def noise_shares(self) -> int:
+        """How many devices split the noise: m − c in view aggregate, 1 in view local."""
+        return self.minimum_cohort - self.dishonest if self.view is View.AGGREGATE else 1
+
+    @property
+    def measure_delta(self) -> float:
+        """The δ at this ε that the budget alone costs, rounded up."""
+        if self.measure is Measure.GDP:
+            return conversions.gdp_delta(self.budget, epsilon=self.epsilon)
+        return conversions.zcdp_delta(self.budget, epsilon=self.epsilon)
+
+    @property
+    def sampler_delta(self) -> float:
+        """What an exact sampler may add to δ over the whole study."""
+        return sampler_delta(
+            epsilon=self.epsilon,
+            view=self.view,
+            minimum_cohort=self.minimum_cohort,
+            horizon=self.horizon,
+            maximum_dimension=self.maximum_dimension,
+        )
+
+
+def sampler_delta(
+    *, epsilon: float, view: View, minimum_cohort: int, horizon: int, maximum_dimension: int
+) -> float:
+    """What a sampler within total variation 2⁻¹²⁰ per coordinate may add to δ.
+
+        (1 + e^ε) · N · 2⁻¹²⁰,  N = d·T coordinates (local) or m·d·T (aggregate)
+
+    A horizon of 0 counts as 2³² rounds.
+
+    >>> sampler_delta(epsilon=1.0, view=View.LOCAL, minimum_cohort=1, horizon=1,
+    ...               maximum_dimension=1) < 3e-36
+    True
+    """
+    devices = minimum_cohort if view is View.AGGREGATE else 1
+    coordinates = devices * maximum_dimension * (horizon or OPEN_HORIZON)
+    # Above 700, e^ε would overflow; such an ε promises nothing, and neither does δ = 1.
+    factor = 1.0 + math.exp(epsilon) if epsilon < 700 else math.inf
+    return min(1.0, factor * coordinates * EXACT_SAMPLER_VARIATION * (1 + 2.0**-40))
+
+
+def design_study(
+    *,
+    name: str,
+    epsilon: float,
+    delta: float,
+    answers: int,
+    minimum_cohort: int,
+    clip: float = 1.0,
+    measure: Measure = Measure.GDP,
+    view: View = View.AGGREGATE,
+    policy: Policy = Policy.SKIP,
+    grid_exponent: int = -14,
+    dishonest: int = 0,
+    horizon: int = 0,
+    maximum_dimension: int = 1,
+) -> Study:
+    """The study with the least noise in which `answers` full-clip answers fit each device.
+
+    Args:
+        name: what people call it.
+        epsilon: target ε, nats, zero-out; > 0.
+        delta: target δ, in (0, 1).
+        answers: how many answers at the full clip one device can afford; >= 1.
+        minimum_cohort: fewest reports that may be released; >= 1.
+        clip: ℓ₂ radius of one answer, data units; > 0.
+        measure: currency of the budget.
+        view: what the adversary sees.
+        policy: what a filter does after a refusal.
+        grid_exponent: grid step is 2^this data units.
+        dishonest: how many of the minimum cohort may add no noise.
+        horizon: most rounds; 0 when not fixed.
+        maximum_dimension: most coordinates of one report.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    >>> study = design_study(name="hello", epsilon=1.0, delta=1e-6, answers=15,
+    ...                      minimum_cohort=1000, grid_exponent=-7, horizon=546)
+    >>> round(study.base_sigma, 1), study.budget_units // study.base_weight // 128**2
+    (16.4, 15)
+    """
+    check_positive("epsilon", epsilon)
+    check_positive("clip", clip)
+    check_integer("answers", answers, 1, (1 << 53))
+    check_integer("minimum_cohort", minimum_cohort, 1, (1 << 31) - 1)
+    if not isinstance(delta, float) or not 0 < delta < 1:
+        raise ParameterError("delta", delta, "between 0 and 1, both excluded")
+    reserve = sampler_delta(
+        epsilon=epsilon,
+        view=view,
+        minimum_cohort=minimum_cohort,
+        horizon=horizon,
+        maximum_dimension=maximum_dimension,
+    )
+    remaining = delta - reserve
+    if not remaining > 0:
+        raise ParameterError("delta", delta, f"> {reserve:.3g}, which the sampler may need")
+    if measure is Measure.GDP:
+        budget = conversions.gdp_mu(epsilon, delta=remaining)
+        sigma = conversions.sigma_for_answers(answers, clip=clip, mu=budget)
+    elif measure is Measure.ZCDP:
+        budget = conversions.zcdp_rho(epsilon, delta=remaining)
+        sigma = conversions.sigma_for_answers_zcdp(answers, clip=clip, rho=budget)
+    else:
+        raise UnsupportedError(f"studies in measure {measure!r} are not supported")
+    return Study(
+        name=name,
+        view=view,
+        measure=measure,
+        policy=policy,
+        budget=budget,
+        epsilon=epsilon,
+        delta=delta,
+        base_sigma=sigma,
+        base_grid_exponent=grid_exponent,
+        minimum_cohort=minimum_cohort,
+        dishonest=dishonest,
+        horizon=horizon,
+        maximum_dimension=maximum_dimension,
+    )

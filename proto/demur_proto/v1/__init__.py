@@ -1,0 +1,1 @@
+"""Generated bindings; the schema is the .proto files beside them."""

@@ -1,0 +1,1 @@
+"""The collector: adds up noisy reports and never sees anything else."""

@@ -1,0 +1,67 @@
+"""The analyst's gRPC face of a collector: translate, delegate, translate back."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
+from demur_proto.version import check_version
+from demur_server.collector import Collector
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class AnalystService(analyst_pb2_grpc.AnalystServicer):
+    """Serves one collector to analysts."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    async def CreateStudy(
+        self, request: analyst_pb2.CreateStudyRequest, context: Context
+    ) -> analyst_pb2.CreateStudyResponse:
+        """Fix a study."""
+        check_version(request.protocol_version)
+        study = await self._collector.create_study(request.definition)
+        return analyst_pb2.CreateStudyResponse(study_hash=study.hash)
+
+    async def OpenRound(
+        self, request: analyst_pb2.OpenRoundRequest, context: Context
+    ) -> analyst_pb2.OpenRoundResponse:
+        """Put one question to every device."""
+        asked = await self._collector.open_round(request.definition)
+        return analyst_pb2.OpenRoundResponse(round_hash=asked.hash)
+
+    async def GetRound(
+        self, request: analyst_pb2.GetRoundRequest, context: Context
+    ) -> analyst_pb2.GetRoundResponse:
+        """How many reports a round has."""
+        totals = await self._collector.totals(request.round_hash)
+        return analyst_pb2.GetRoundResponse(reports=totals.reports, closed=totals.closed)
+
+    async def CloseRound(
+        self, request: analyst_pb2.CloseRoundRequest, context: Context
+    ) -> analyst_pb2.CloseRoundResponse:
+        """Close a round, for ever, and publish its release."""
+        release = await self._collector.close_round(
+            request.round_hash, after_reports=request.after_reports
+        )
+        return analyst_pb2.CloseRoundResponse(release=release.message())
+
+    async def GetRelease(
+        self, request: analyst_pb2.GetReleaseRequest, context: Context
+    ) -> analyst_pb2.GetReleaseResponse:
+        """Fetch the release of a closed round."""
+        release = await self._collector.release(request.round_hash)
+        return analyst_pb2.GetReleaseResponse(release=release.message())
+
+    async def WatchReleases(
+        self, request: analyst_pb2.WatchReleasesRequest, context: Context
+    ) -> AsyncIterator[analyst_pb2.WatchReleasesResponse]:
+        """Every release of a study, then each new one."""
+        releases = self._collector.watch_releases(
+            request.study_hash, from_number=max(1, request.from_number)
+        )
+        async for release in releases:
+            yield analyst_pb2.WatchReleasesResponse(release=release.message())

@@ -1,0 +1,56 @@
+"""From exact sums to a release."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from demur_proto.definition import Defined
+from demur_proto.guarantee import guarantee_of
+from demur_proto.mechanisms.gaussian import CONFIDENCE, mechanism_for
+from demur_proto.release import Release, Withheld
+from demur_proto.round import Round
+from demur_proto.study import Study
+
+
+def make_release(
+    study: Defined[Study], asked: Defined[Round], sums: Sequence[int], *, reports: int
+) -> Release:
+    """The release of a round, or its empty shell below the study's minimum cohort.
+
+    Args:
+        study: the contract.
+        asked: the round.
+        sums: exact sums of the words, grid steps, one per coordinate.
+        reports: how many were counted.
+    """
+    mechanism = mechanism_for(study.value, asked.value)
+    statement = guarantee_of(study.value, per_report_mu=mechanism.report_mu).statement
+    if reports < study.value.minimum_cohort:
+        return Release(
+            study_hash=study.hash,
+            round_hash=asked.hash,
+            number=asked.value.number,
+            reports=reports,
+            withheld=Withheld.BELOW_MINIMUM_COHORT,
+            sums=(),
+            estimate=(),
+            standard_error=math.nan,
+            half_width=math.nan,
+            confidence=math.nan,
+            guarantee=statement,
+        )
+    result = mechanism.estimate(np.array(sums, dtype=np.int64), reports=reports)
+    return Release(
+        study_hash=study.hash,
+        round_hash=asked.hash,
+        number=asked.value.number,
+        reports=reports,
+        withheld=Withheld.NOTHING,
+        sums=tuple(map(int, sums)),
+        estimate=result.estimate,
+        standard_error=result.standard_error,
+        half_width=result.half_width,
+        confidence=CONFIDENCE,
+        guarantee=statement,
+    )

@@ -1,0 +1,123 @@
+"""The devices' gRPC face of a collector: translate, delegate, translate back."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import grpc
+
+from demur_proto.errors import WireError
+from demur_proto.frames import check_frame
+from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_proto.version import PROTOCOL_VERSION, check_version
+from demur_server.collector import Collector
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CollectorService(collector_pb2_grpc.CollectorServicer):
+    """Serves one collector to devices and gateways."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._collector = collector
+
+    async def GetStudy(
+        self, request: collector_pb2.GetStudyRequest, context: Context
+    ) -> collector_pb2.GetStudyResponse:
+        """Fetch a study's definition."""
+        check_version(request.protocol_version)
+        study = self._collector.study(request.study_hash)
+        return collector_pb2.GetStudyResponse(definition=study.definition)
+
+    async def Visit(  # type: ignore[override]  # grpc also takes a coroutine that writes
+        self, request_iterator: AsyncIterator[collector_pb2.VisitRequest], context: Context
+    ) -> None:
+        """One device's visit."""
+        kind = collector_pb2.VisitResponse
+
+        async def receive(write: Write) -> None:
+            async for request in request_iterator:
+                if request.WhichOneof("message") != "report":
+                    raise WireError("after its hello a device sends reports, and nothing else")
+                report = request.report
+                [disposition] = await self._collector.submit(
+                    report.round_hash, _one_id(report.report_id), report.words
+                )
+                receipt = report_pb2.Receipt(
+                    report_id=report.report_id,
+                    disposition=report_pb2.Disposition.ValueType(disposition),
+                )
+                await write(kind(receipt=receipt))
+
+        hello = await _first_hello(request_iterator)
+        await self._attend(hello, receive, context, kind)
+
+    async def SubmitFrames(  # type: ignore[override]  # as above
+        self, request_iterator: AsyncIterator[collector_pb2.SubmitFramesRequest], context: Context
+    ) -> None:
+        """The same, for many devices at once."""
+        kind = collector_pb2.SubmitFramesResponse
+
+        async def receive(write: Write) -> None:
+            async for request in request_iterator:
+                if request.WhichOneof("message") != "frame":
+                    raise WireError("after its hello a gateway sends frames, and nothing else")
+                frame = request.frame
+                check_frame(frame)
+                dispositions = await self._collector.submit(
+                    frame.round_hash, frame.report_ids, frame.words
+                )
+                receipt = report_pb2.FrameReceipt(frame_number=frame.frame_number)
+                receipt.dispositions.extend(map(report_pb2.Disposition.ValueType, dispositions))
+                await write(kind(receipt=receipt))
+
+        hello = await _first_hello(request_iterator)
+        await self._attend(hello, receive, context, kind)
+
+    async def _attend(
+        self,
+        hello: collector_pb2.Hello,
+        receive: "Callable[[Write], Awaitable[None]]",
+        context: Context,
+        kind: type[collector_pb2.VisitResponse] | type[collector_pb2.SubmitFramesResponse],
+    ) -> None:
+        """Push rounds while receiving reports, until the other side has sent its last."""
+        check_version(hello.protocol_version)
+        study_hash = self._collector.study(hello.study_hash).hash
+        writing = anyio.Lock()  # gRPC allows one write at a time
+
+        async def write(response: object) -> None:
+            async with writing:
+                await context.write(response)
+
+        async def push() -> None:
+            rounds = self._collector.open_rounds(study_hash, after_round=hello.after_round)
+            async for asked in rounds:
+                opened = collector_pb2.OpenedRound(definition=asked.definition)
+                await write(kind(opened_round=opened))
+
+        welcome = collector_pb2.Welcome(
+            protocol_version=PROTOCOL_VERSION, rounds=self._collector.rounds_opened(study_hash)
+        )
+        await write(kind(welcome=welcome))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(push)
+            await receive(write)
+            tasks.cancel_scope.cancel()
+
+
+Write = Callable[[object], Awaitable[None]]
+
+
+async def _first_hello(requests: AsyncIterator[Any]) -> collector_pb2.Hello:
+    first = await anext(requests, None)
+    if first is None or first.WhichOneof("message") != "hello":
+        raise WireError("the first message of a stream is a hello")
+    hello: collector_pb2.Hello = first.hello
+    return hello
+
+
+def _one_id(report_id: bytes) -> bytes:
+    if len(report_id) != 16:
+        raise WireError(f"a report id is 16 bytes, got {len(report_id)}")
+    return report_id

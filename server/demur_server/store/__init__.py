@@ -1,0 +1,1 @@
+"""Where studies, rounds, sums and releases are kept."""

@@ -1,0 +1,1 @@
+"""People, time, seeds and processes: whole populations on one machine."""

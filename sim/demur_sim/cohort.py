@@ -1,0 +1,195 @@
+"""Many devices as arrays: a round of values, decisions, noise and sum in a few passes.
+
+People come in fixed blocks of 4,096. Noise is drawn per (seed, round, block) and sums are
+integers, so threads, worker processes and their number change nothing in any release.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from demur_client.budget import charge_units, decide
+from demur_client.decision import covered
+from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.definition import Defined, ReportIds
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for
+from demur_proto.noise import FastSampler
+from demur_proto.round import Linear, Round
+from demur_proto.study import Policy, Study
+from demur_sim.populations import Population
+from demur_sim.scenario import Refusal
+from demur_sim.seeds import Purpose, stream
+
+BLOCK = 4096  #: people in a block; part of what a seed means
+
+
+def block_count(devices: int) -> int:
+    """How many blocks this many devices make.
+
+    >>> block_count(23_570)
+    6
+    """
+    return -(-devices // BLOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAnswer:
+    """What one block answered to one round."""
+
+    block: int
+    words: Words  #: noisy words of those who sent [n, d]
+    sent: Flags  #: who sent anything [devices of the block]
+    contributed: Integers  #: simulator's truth: the sum of the un-noised words given [d]
+
+
+class Block:
+    """Up to 4,096 people: one filter each, as arrays. Same decisions as `demur_client.device`."""
+
+    def __init__(
+        self,
+        study: Study,
+        population: Population,
+        *,
+        people: slice,
+        number: int,
+        seed: int,
+        refusal: Refusal,
+    ) -> None:
+        self.number = number
+        self._study = study
+        self._population = population
+        self._people = people
+        self._seed = seed
+        self._silent = refusal is Refusal.SILENT
+        devices = people.stop - people.start
+        self._remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
+        self.refused: Flags = np.zeros(devices, dtype=np.bool_)
+
+    def answer(self, asked: Round, mechanism: GaussianLinear) -> BlockAnswer:
+        """Everyone's noisy words to a round."""
+        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        values = evaluate_query(asked.query, self._population, self._people, mechanism.dimension)
+        words, squares = mechanism.quantise(values, sampler)
+        charge = charge_units(
+            squares, weight=asked.weight, budget_units=self._study.budget_units
+        )
+        given, self._remaining, self.refused = decide(
+            charge,
+            remaining=self._remaining,
+            refused=self.refused,
+            retire=self._study.policy is Policy.RETIRE,
+        )
+        contribution = covered(words, given)
+        noisy = contribution + mechanism.noise(sampler, reports=len(words))
+        sent = given if self._silent else np.ones_like(given)
+        return BlockAnswer(
+            block=self.number,
+            words=noisy[sent] if self._silent else noisy,
+            sent=sent,
+            contributed=contribution.sum(axis=0),
+        )
+
+    def report_ids(self) -> ReportIds:
+        """This block's devices' report ids, from secrets that follow from the seed."""
+        secrets = stream(self._seed, Purpose.SECRETS, self.number).bytes(32 * len(self.refused))
+        return ReportIds(secrets[at : at + 32] for at in range(0, len(secrets), 32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSum:
+    """What a cohort's answers to one round add up to."""
+
+    reports: int
+    sums: Integers  #: of the noisy words [d]
+    contributed: Integers  #: simulator's truth [d]
+
+
+class Cohort:
+    """Some or all blocks of a population."""
+
+    def __init__(
+        self,
+        study: Defined[Study],
+        population: Population,
+        *,
+        seed: int,
+        refusal: Refusal,
+        first_block: int = 0,
+    ) -> None:
+        """Set up fresh filters.
+
+        Args:
+            study: the contract.
+            population: the people of these blocks only.
+            seed: of the whole run.
+            refusal: what a refused device does.
+            first_block: number of the first of these blocks in the whole population.
+        """
+        self.study = study
+        self.blocks = [
+            Block(
+                study.value,
+                population,
+                people=slice(start, min(start + BLOCK, population.devices)),
+                number=first_block + start // BLOCK,
+                seed=seed,
+                refusal=refusal,
+            )
+            for start in range(0, population.devices, BLOCK)
+        ]
+
+    def answers(self, asked: Round) -> Iterator[BlockAnswer]:
+        """Each block's answer to a round, in order."""
+        mechanism = mechanism_for(self.study.value, asked)
+        for block in self.blocks:
+            yield block.answer(asked, mechanism)
+
+    def sum(self, asked: Round, pool: ThreadPoolExecutor, *, threads: int) -> RoundSum:
+        """The sum of everyone's answers to a round, blocks dealt to threads."""
+        mechanism = mechanism_for(self.study.value, asked)
+        share = -(-len(self.blocks) // threads)
+        groups = [self.blocks[at : at + share] for at in range(0, len(self.blocks), share)]
+
+        def group_sum(group: Sequence[Block]) -> RoundSum:
+            answers = [block.answer(asked, mechanism) for block in group]
+            return RoundSum(
+                reports=sum(len(answer.words) for answer in answers),
+                sums=total([answer.words.sum(axis=0) for answer in answers]),
+                contributed=total([answer.contributed for answer in answers]),
+            )
+
+        parts = list(pool.map(group_sum, groups)) if threads > 1 else [group_sum(self.blocks)]
+        return RoundSum(
+            reports=sum(part.reports for part in parts),
+            sums=total([part.sums for part in parts]),
+            contributed=total([part.contributed for part in parts]),
+        )
+
+    def refused(self) -> Flags:
+        """Who was ever refused, device by device. Simulator's truth."""
+        flags: Flags = np.concatenate([block.refused for block in self.blocks])
+        return flags
+
+
+def total(parts: Sequence[Integers]) -> Integers:
+    """The sum of vectors [d]; exact."""
+    result: Integers = np.sum(parts, axis=0, dtype=np.int64)
+    return result
+
+
+def evaluate_query(
+    query: Linear, population: Population, people: slice, dimension: int
+) -> Values:
+    """Everyone's value of a query, features side by side [n, dimension].
+
+    Raises:
+        ParameterError: the features do not give `dimension` coordinates.
+    """
+    parts = [population.evaluate(feature, people) for feature in query.features]
+    values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    if values.shape[1] != dimension:
+        raise ParameterError("dimension", dimension, f"{values.shape[1]}, what the features give")
+    return values

@@ -1,0 +1,106 @@
+"""Fidelity `cohort`: everyone as arrays in this process."""
+
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+
+from demur_proto.arrays import Integers
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round
+from demur_proto.release import Release
+from demur_proto.round import Feature
+from demur_proto.study import Study
+from demur_server.estimates import make_release
+from demur_sim.children import peak_rss_mb
+from demur_sim.cohort import Cohort
+from demur_sim.populations import Population
+from demur_sim.scenario import Refusal
+from demur_sim.session import Aftermath
+
+
+class CohortSession:
+    """Asks arrays. Made by `cohort_session`."""
+
+    def __init__(self, cohort: Cohort, pool: ThreadPoolExecutor, *, threads: int) -> None:
+        self._cohort = cohort
+        self._pool = pool
+        self._threads = threads
+        self._releases: list[Release] = []
+        self._contributed: list[Integers] = []
+        self._answering_s = 0.0
+        self._news = anyio.Event()
+
+    @property
+    def study(self) -> Defined[Study]:
+        """The contract."""
+        return self._cohort.study
+
+    @property
+    def devices(self) -> int:
+        """How many people there are."""
+        return len(self._cohort.refused())
+
+    async def ask(
+        self,
+        *features: Feature,
+        dimension: int | None = None,
+        clip: float = 1.0,
+        on_grid: bool = False,
+    ) -> Release:
+        """Put a question to every device, and return the release."""
+        await anyio.lowlevel.checkpoint()
+        asked = define_round(
+            next_round(
+                self.study,
+                features,
+                number=len(self._releases) + 1,
+                dimension=dimension,
+                clip=clip,
+                on_grid=on_grid,
+            )
+        )
+        started = time.monotonic()
+        answers = self._cohort.sum(asked.value, self._pool, threads=self._threads)
+        self._answering_s += time.monotonic() - started
+        release = make_release(
+            self.study, asked, answers.sums.tolist(), reports=answers.reports
+        )
+        self._contributed.append(answers.contributed)
+        self._releases.append(release)
+        self._news.set()
+        self._news = anyio.Event()
+        return release
+
+    async def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+        """Every release from a round's number on, then each new one, without end."""
+        at = max(0, from_number - 1)
+        while True:
+            news = self._news
+            while at < len(self._releases):
+                at += 1
+                yield self._releases[at - 1]
+            await news.wait()
+
+    async def finish(self) -> Aftermath:
+        """End the study and tell what only a simulator knows."""
+        return Aftermath(
+            contributed=tuple(self._contributed),
+            refused=self._cohort.refused(),
+            messages=None,
+            answering_s=self._answering_s,
+            peak_rss_mb=peak_rss_mb(),
+        )
+
+
+@asynccontextmanager
+async def cohort_session(
+    study: Defined[Study], population: Population, *, seed: int, refusal: Refusal, threads: int
+) -> AsyncIterator[CohortSession]:
+    """A session over arrays, blocks dealt to threads."""
+    cohort = Cohort(study, population, seed=seed, refusal=refusal)
+    with ThreadPoolExecutor(threads) as pool:
+        yield CohortSession(cohort, pool, threads=threads)

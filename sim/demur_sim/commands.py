@@ -1,0 +1,145 @@
+"""The simulator's commands."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from demur_sim.results import Result, save
+from demur_sim.run import Progress, simulate
+from demur_sim.scenario import list_scenarios, load_scenario
+
+
+def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `simulate`."""
+    command = subparsers.add_parser(
+        "simulate",
+        help="run a scenario on a simulated population",
+        description="Run a scenario: one question a period, put to every simulated device.",
+    )
+    command.add_argument(
+        "scenario", nargs="?", help="name of a shipped scenario, or path of a TOML file"
+    )
+    command.add_argument("--list", action="store_true", help="list the shipped scenarios")
+    command.add_argument(
+        "--fidelity",
+        choices=["cohort", "processes"],
+        default="cohort",
+        help="arrays in one process, or real processes over gRPC (default: cohort)",
+    )
+    command.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="threads or worker processes (default: one per core)",
+    )
+    command.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="same seed, same releases (default: 0)"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace a key of the scenario, as in --set epsilon=0.5; may be repeated",
+    )
+    command.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        metavar="P",
+        help="port of the collector, with --fidelity processes (default: a free one)",
+    )
+    command.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where results go (default: runs/SCENARIO-SEED)",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print summary.json on stdout and nothing else"
+    )
+    command.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    command.set_defaults(run=run, usage_error=command.error)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `demur simulate`."""
+    if options.list:
+        return _list(as_json=options.json)
+    if options.scenario is None:
+        options.usage_error("which scenario? (--list shows those that are shipped)")
+    scenario = load_scenario(options.scenario, overrides=options.set)
+    with _progress(shown=not options.quiet and not options.json) as progress:
+        result = simulate(
+            scenario,
+            seed=options.seed,
+            fidelity=options.fidelity,
+            workers=options.workers,
+            collector_port=options.port,
+            progress=progress,
+        )
+    folder = options.out or Path("runs") / f"{scenario.name}-{options.seed}"
+    save(result, folder)
+    if options.json:
+        print(json.dumps(result.summary()))
+    elif not options.quiet:
+        print(_report(result, folder))
+    return 0
+
+
+def _list(*, as_json: bool) -> int:
+    scenarios = list_scenarios()
+    if as_json:
+        print(json.dumps([{"name": name, "title": title} for name, title in scenarios]))
+    else:
+        for name, title in scenarios:
+            print(f"{name:12} {title}")
+    return 0
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Progress | None]:
+    """A bar with rate and time left on a terminal; nothing in a pipe."""
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(unit=" reports", unit_scale=True, dynamic_ncols=True) as bar:
+
+        def update(rounds: int, total_rounds: int, reports: int) -> None:
+            bar.total = reports * total_rounds // rounds
+            bar.set_description(f"round {rounds}/{total_rounds}", refresh=False)
+            bar.update(reports - bar.n)
+
+        yield update
+
+
+def _report(result: Result, folder: Path) -> str:
+    study = result.study.value
+    lines = [
+        f"{result.scenario.title or result.scenario.name}",
+        f"  {result.devices:,} devices, {len(result.releases)} rounds, "
+        f"fidelity {result.fidelity}, seed {result.seed}",
+        f"  guarantee        ({study.epsilon:g}, {study.delta:g}), unit one device, neighbour "
+        f"zero-out, view {study.view}",
+        f"  noise            standard error {result.sigma:.1f} of a released sum "
+        f"(view local would need {result.local_sigma:,.0f})",
+        f"  answered rounds  {result.answered_rounds} with a filter on each device, "
+        f"{result.worst_case_rounds} in the worst case at the same noise",
+        f"  error (RMSE)     {result.rmse:.1f} with a filter on each device, "
+        f"{result.worst_case_sigma:.1f} in the worst case for all rounds",
+        f"  refused once     {result.exhausted_fraction:.2%} of devices "
+        "(only a simulator knows this)",
+        f"  took             {result.wall_s:.1f} s",
+    ]
+    if result.mechanism.shares > 1:
+        lines.append(
+            "  trusted          the collector: one report on its own is only "
+            f"{result.guarantee.per_report_mu:.2g}-GDP"
+        )
+    lines += [f"  results          {folder}/summary.json", f"  picture          {folder}/plot.png"]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Where populations come from: files of people's events."""

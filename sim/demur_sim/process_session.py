@@ -1,0 +1,183 @@
+"""Fidelity `processes`: worker processes speak real gRPC to a real collector process."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from typing import TypeVar
+
+import anyio
+import numpy as np
+
+from demur_proto.arrays import Integers
+from demur_proto.definition import Defined
+from demur_proto.errors import ConnectionLost, DemurError, StateError
+from demur_proto.release import Release
+from demur_proto.round import Feature
+from demur_proto.study import Study
+from demur_server.analyst import Analyst
+from demur_server.serving import Ports
+from demur_sim.children import Child, ours_in, peak_rss_mb
+from demur_sim.cohort import BLOCK, block_count
+from demur_sim.collector_process import collect
+from demur_sim.observer import Messages
+from demur_sim.populations import Population
+from demur_sim.scenario import Refusal
+from demur_sim.session import Aftermath
+from demur_sim.worker_process import Answered, Finished, Work, work
+
+Heard = TypeVar("Heard")
+
+
+class ProcessSession:
+    """Asks processes. Made by `process_session`."""
+
+    def __init__(
+        self, analyst: Analyst, collector: Child, workers: Sequence[Child], *, devices: int
+    ) -> None:
+        self.devices = devices
+        self.workers = tuple(workers)
+        self.collector = collector
+        self._analyst = analyst
+        self._contributed: list[Integers] = []
+        self._first_report = 0.0
+        self._last_receipt = 0.0
+
+    @property
+    def study(self) -> Defined[Study]:
+        """The contract."""
+        return self._analyst.study
+
+    async def ask(
+        self,
+        *features: Feature,
+        dimension: int | None = None,
+        clip: float = 1.0,
+        on_grid: bool = False,
+    ) -> Release:
+        """Put a question to every device, and return the release."""
+        try:
+            asked = await self._analyst.open(
+                *features, dimension=dimension, clip=clip, on_grid=on_grid
+            )
+            answers = await self._hear(Answered)
+            release = await self._analyst.close(asked)
+        except ConnectionLost as error:
+            raise self._what_stopped(error) from None
+        if any(answer.number != asked.value.number for answer in answers):
+            raise StateError(f"round {asked.value.number}: a worker answered another one")
+        self._contributed.append(
+            np.sum([answer.contributed for answer in answers], axis=0, dtype=np.int64)
+        )
+        firsts = [answer.first_report for answer in answers if answer.first_report]
+        if not self._first_report and firsts:
+            self._first_report = min(firsts)
+        self._last_receipt = max(answer.last_receipt for answer in answers)
+        return release
+
+    def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+        """Every release from a round's number on, then each new one, without end."""
+        return self._analyst.watch(from_number=from_number)
+
+    async def finish(self) -> Aftermath:
+        """End the study and tell what only a simulator knows."""
+        try:
+            for worker in self.workers:
+                worker.tell("stop")
+            finished = await self._hear(Finished)
+            self.collector.tell("stop")
+            collector_peak: float = await self.collector.hear()
+        except ConnectionLost as error:
+            raise self._what_stopped(error) from None
+        seen = [last.recorder.messages() for last in finished if last.recorder]
+        return Aftermath(
+            contributed=tuple(self._contributed),
+            refused=np.concatenate([last.refused for last in finished]),
+            messages=Messages.concatenate(seen) if seen else None,
+            answering_s=self._last_receipt - self._first_report,
+            peak_rss_mb=max(peak_rss_mb(), collector_peak, *(f.peak_rss_mb for f in finished)),
+        )
+
+    async def _hear(self, kind: type[Heard]) -> list[Heard]:
+        """One word from every worker, unless a process stops first."""
+        heard: dict[int, Heard] = {}
+
+        async def listen(index: int, worker: Child) -> None:
+            word = await worker.hear()
+            if not isinstance(word, kind):
+                raise StateError(f"the {worker.name} process said something unexpected")
+            heard[index] = word
+            if len(heard) == len(self.workers):
+                tasks.cancel_scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.collector.hear)  # says nothing before it is told to stop
+                for index, worker in enumerate(self.workers):
+                    tasks.start_soon(listen, index, worker)
+        except BaseExceptionGroup as group:
+            ours = ours_in(group)
+            if ours is None:
+                raise
+            raise ours from None
+        return [heard[index] for index in range(len(self.workers))]
+
+    def _what_stopped(self, error: DemurError) -> DemurError:
+        """Where a process is gone, that says more than a lost connection."""
+        for child in (self.collector, *self.workers):
+            reason = child.stopped()
+            if reason is not None:
+                return reason
+        return error
+
+
+@asynccontextmanager
+async def process_session(
+    study: Defined[Study],
+    population: Population,
+    *,
+    seed: int,
+    refusal: Refusal,
+    workers: int,
+    collector_port: int = 0,
+    record: bool = False,
+) -> AsyncIterator[ProcessSession]:
+    """A session over a collector process and worker processes; none outlives the block.
+
+    Args:
+        study: the contract.
+        population: everyone, in the order in which they were dealt to devices.
+        seed: of the whole run.
+        refusal: what a refused device does.
+        workers: how many worker processes; at most one per block of 4,096 devices.
+        collector_port: where devices reach the collector; 0 takes a free port.
+        record: keep what a watcher of the network would see.
+
+    Raises:
+        StateError: the port is in use.
+        ConnectionLost: a process stopped.
+    """
+    blocks = block_count(population.devices)
+    shares = np.array_split(np.arange(blocks), min(workers, blocks))
+    with ExitStack() as stack:
+        collector = Child("collector", collect, collector_port)
+        stack.callback(collector.end)
+        ports = await collector.hear()
+        if not isinstance(ports, Ports):
+            raise StateError("the collector process said something unexpected")
+        async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst:
+            children = []
+            for index, share in enumerate(shares):
+                first, last = int(share[0]), int(share[-1]) + 1
+                task = Work(
+                    target=f"127.0.0.1:{ports.collector}",
+                    study_hash=study.hash,
+                    population=population.part(
+                        slice(first * BLOCK, min(last * BLOCK, population.devices))
+                    ),
+                    first_block=first,
+                    seed=seed,
+                    refusal=refusal,
+                    record=record,
+                )
+                children.append(Child(f"worker {index + 1}", work, task))
+                stack.callback(children[-1].end)
+            yield ProcessSession(analyst, collector, children, devices=population.devices)

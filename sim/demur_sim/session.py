@@ -1,0 +1,70 @@
+"""A simulated population that an analyst can ask, whatever the fidelity."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from demur_proto.arrays import Flags, Integers
+from demur_proto.definition import Defined
+from demur_proto.release import Release
+from demur_proto.round import Feature
+from demur_proto.study import Study
+from demur_sim.observer import Messages
+
+
+class Fidelity(StrEnum):
+    """How real a simulation is. Releases are the same, bit for bit, for the same seed."""
+
+    COHORT = "cohort"  #: arrays in this process
+    PROCESSES = "processes"  #: worker processes and a real collector, over gRPC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """What only a simulator knows, and how the run went."""
+
+    contributed: tuple[Integers, ...]  #: per round, the un-noised sum of what was given [d], steps
+    refused: Flags  #: who was refused at least once [devices]
+    messages: Messages | None  #: what a watcher saw, where it was recorded
+    answering_s: float  #: first to last report
+    peak_rss_mb: float  #: largest process, MiB
+
+
+class Session(Protocol):
+    """One study, one population, any number of adaptively chosen questions."""
+
+    @property
+    def study(self) -> Defined[Study]:
+        """The contract."""
+
+    @property
+    def devices(self) -> int:
+        """How many people there are."""
+
+    async def ask(
+        self,
+        *features: Feature,
+        dimension: int | None = None,
+        clip: float = 1.0,
+        on_grid: bool = False,
+    ) -> Release:
+        """Put a question to every device, and return the release.
+
+        Args:
+            features: what to add up over people, one after the other.
+            dimension: coordinates of all features together; one each by default.
+            clip: ℓ₂ radius of one person's value, data units.
+            on_grid: every possible value is a multiple of the study's grid step; where that is
+                so, nothing is lost to rounding.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+            ConnectionLost: a process of the simulation stopped.
+        """
+
+    def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+        """Every release from a round's number on, in order, then each new one, without end."""
+
+    async def finish(self) -> Aftermath:
+        """End the study and tell what only a simulator knows. No question can follow."""

@@ -1,0 +1,140 @@
+"""From a scenario to a session: the study, the people, the fidelity."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from demur_proto.checks import check_integer
+from demur_proto.definition import define_study
+from demur_proto.errors import ParameterError
+from demur_proto.study import Study, View, design_study
+from demur_sim.cohort_session import cohort_session
+from demur_sim.populations import Population
+from demur_sim.process_session import process_session
+from demur_sim.scenario import Scenario, population_of
+from demur_sim.seeds import Purpose, stream
+from demur_sim.session import Fidelity, Session
+
+LARGEST_DIMENSION = 1 << 16  #: of any question in a simulated study
+
+
+def hands(workers: int | None) -> int:
+    """How many threads or processes to use: as told, or one per core.
+
+    >>> hands(3)
+    3
+    """
+    count = (os.cpu_count() or 1) if workers is None else workers
+    check_integer("workers", count, 1, 256)
+    return count
+
+
+def study_of(
+    scenario: Scenario,
+    *,
+    devices: int,
+    answers: int | None = None,
+    view: View | None = None,
+    horizon: int = 0,
+) -> Study:
+    """The study that a scenario asks for.
+
+    Args:
+        scenario: what to simulate.
+        devices: how many people there are.
+        answers: full-clip answers that fit each device; by default the scenario's budget.
+        view: what the adversary sees; by default the scenario's.
+        horizon: most rounds; 0 when the analyst decides as they go.
+
+    Raises:
+        ParameterError: the scenario does not fit this many devices.
+    """
+    cohort = scenario.minimum_cohort or devices
+    if cohort > devices:
+        raise ParameterError("minimum_cohort", cohort, f"<= the number of devices, {devices}")
+    return design_study(
+        name=scenario.name,
+        epsilon=scenario.epsilon,
+        delta=scenario.delta,
+        answers=scenario.budget if answers is None else answers,
+        clip=scenario.clip,
+        measure=scenario.measure,
+        view=scenario.view if view is None else view,
+        policy=scenario.policy,
+        grid_exponent=scenario.grid_exponent,
+        minimum_cohort=cohort,
+        dishonest=scenario.dishonest,
+        horizon=horizon,
+        maximum_dimension=LARGEST_DIMENSION,
+    )
+
+
+def deal(scenario: Scenario, population: Population | None, *, seed: int) -> Population:
+    """The people, dealt to devices in an order that has nothing to do with their data.
+
+    Args:
+        scenario: says where the people come from, and whether to shuffle.
+        population: one's own people; by default the scenario's.
+        seed: of the whole run.
+    """
+    people = population_of(scenario) if population is None else population
+    return people.shuffled(stream(seed, Purpose.DEALING)) if scenario.shuffle else people
+
+
+@asynccontextmanager
+async def open_session(
+    scenario: Scenario,
+    *,
+    seed: int = 0,
+    fidelity: Fidelity | str = Fidelity.COHORT,
+    workers: int | None = None,
+    population: Population | None = None,
+    horizon: int = 0,
+    collector_port: int = 0,
+    record: bool = False,
+) -> AsyncIterator[Session]:
+    """A population that can be asked, for as long as the block lasts.
+
+    Args:
+        scenario: what to simulate.
+        seed: everything random follows from it; >= 0.
+        fidelity: arrays in this process, or real processes over gRPC.
+        workers: threads (cohort) or worker processes; by default one per core.
+        population: one's own people; by default the scenario's.
+        horizon: most rounds; 0 when the analyst decides as they go.
+        collector_port: where devices reach the collector (processes); 0 takes a free port.
+        record: keep what a watcher of the network would see (processes).
+
+    Raises:
+        ParameterError: an argument is outside its range.
+        DataError: the people's data cannot be read.
+        StateError: the port is in use.
+        ConnectionLost: a process of the simulation stopped.
+    """
+    check_integer("seed", seed, 0)
+    count = hands(workers)
+    check_integer("collector_port", collector_port, 0, 65535)
+    try:
+        how = Fidelity(fidelity)
+    except ValueError:
+        raise ParameterError("fidelity", fidelity, " or ".join(Fidelity)) from None
+    if record and how is not Fidelity.PROCESSES:
+        raise ParameterError("record", record, "false: only processes send messages to watch")
+    people = deal(scenario, population, seed=seed)
+    study = define_study(study_of(scenario, devices=people.devices, horizon=horizon))
+    if how is Fidelity.COHORT:
+        async with cohort_session(
+            study, people, seed=seed, refusal=scenario.refusal, threads=count
+        ) as session:
+            yield session
+        return
+    async with process_session(
+        study,
+        people,
+        seed=seed,
+        refusal=scenario.refusal,
+        workers=count,
+        collector_port=collector_port,
+        record=record,
+    ) as processes:
+        yield processes

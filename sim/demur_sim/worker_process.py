@@ -1,0 +1,218 @@
+"""Some blocks of a cohort in a process of their own, behind one framed stream."""
+
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import anyio
+import grpc
+import numpy as np
+from anyio.streams.memory import MemoryObjectSendStream
+
+from demur_client.agent import fetch_study
+from demur_client.connection import connected, send
+from demur_proto.arrays import Flags, Integers
+from demur_proto.definition import Defined, read_round
+from demur_proto.errors import ConnectionLost, StateError
+from demur_proto.frames import split_frames
+from demur_proto.round import Round
+from demur_proto.status import error_of
+from demur_proto.study import Study
+from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.words import encode_words
+from demur_sim.children import peak_rss_mb
+from demur_sim.cohort import Cohort
+from demur_sim.populations import Population
+from demur_sim.recorder import Recorder
+from demur_sim.scenario import Refusal
+
+Call = grpc.aio.StreamStreamCall[
+    collector_pb2.SubmitFramesRequest, collector_pb2.SubmitFramesResponse
+]
+
+PEER = "the collector"
+RETRY_S = 0.05  #: pause before a frame is sent again after TRY_LATER
+COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a worker needs to know."""
+
+    target: str  #: the collector
+    study_hash: bytes
+    population: Population  #: the people of its blocks only
+    first_block: int
+    seed: int
+    refusal: Refusal
+    record: bool  #: keep what a watcher would see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A worker's word to its parent after each round. The truth never goes to the collector."""
+
+    number: int
+    contributed: Integers  #: simulator's truth [d]
+    first_report: float  #: `time.monotonic` when the first report left
+    last_receipt: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A worker's last word."""
+
+    refused: Flags  #: simulator's truth, device by device
+    recorder: Recorder | None
+    peak_rss_mb: float
+
+
+def work(pipe: Connection, task: Work) -> None:
+    """Answer rounds until told to stop."""
+    anyio.run(_work, pipe, task)
+
+
+async def _work(pipe: Connection, task: Work) -> None:
+    async with connected(task.target) as channel:
+        study = await fetch_study(channel, study_hash=task.study_hash)
+        gateway = _Gateway(pipe, task, study)
+        call = collector_pb2_grpc.CollectorStub(channel).SubmitFrames()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(gateway.run, call)
+                await anyio.wait_readable(pipe)  # told to stop, or the parent is gone
+                tasks.cancel_scope.cancel()
+        finally:
+            call.cancel()
+    pipe.send(
+        Finished(
+            refused=gateway.cohort.refused(),
+            recorder=gateway.recorder,
+            peak_rss_mb=peak_rss_mb(),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A frame on its way."""
+
+    frame: report_pb2.ReportFrame
+    number: int  # of its round
+    people: Integers  # whose reports it holds
+
+
+class _Gateway:
+    """Speaks for all devices of a cohort on one stream."""
+
+    def __init__(self, pipe: Connection, task: Work, study: Defined[Study]) -> None:
+        self.cohort = Cohort(
+            study,
+            task.population,
+            seed=task.seed,
+            refusal=task.refusal,
+            first_block=task.first_block,
+        )
+        self.recorder = Recorder(devices=task.population.devices) if task.record else None
+        self._pipe = pipe
+        self._study = study
+        self._ids = [block.report_ids() for block in self.cohort.blocks]
+        self._frames: dict[int, _Sent] = {}
+        self._next_frame = 1
+        self._settled = anyio.Event()
+
+    async def run(self, call: Call) -> None:
+        """Answer every round that the collector opens."""
+        try:
+            hello = collector_pb2.Hello(
+                protocol_version=PROTOCOL_VERSION, study_hash=self._study.hash
+            )
+            await send(call, collector_pb2.SubmitFramesRequest(hello=hello))
+            opened, incoming = anyio.create_memory_object_stream[Defined[Round]](16)
+            async with anyio.create_task_group() as tasks, opened, incoming:
+                tasks.start_soon(self._read, call, opened)
+                async for asked in incoming:
+                    await self._answer(call, asked)
+        except grpc.RpcError as error:
+            raise error_of(error, peer=PEER) from None
+
+    async def _read(
+        self, call: Call, opened: MemoryObjectSendStream[Defined[Round]]
+    ) -> None:
+        """Take in rounds and receipts while frames go out: either alone could block the other."""
+        while True:
+            message = await call.read()
+            if not isinstance(message, collector_pb2.SubmitFramesResponse):
+                raise ConnectionLost(f"{PEER} ended the stream")
+            kind = message.WhichOneof("message")
+            if kind == "opened_round":
+                definition = message.opened_round.definition
+                await opened.send(read_round(definition, study=self._study))
+            elif kind == "receipt":
+                await self._settle(call, message.receipt)
+
+    async def _answer(self, call: Call, asked: Defined[Round]) -> None:
+        received = time.monotonic()
+        number = asked.value.number
+        contributed = np.zeros(asked.value.dimension, dtype=np.int64)
+        first_report = 0.0
+        at = 0
+        for answer, ids in zip(self.cohort.answers(asked.value), self._ids, strict=True):
+            contributed += answer.contributed
+            people = np.arange(at, at + len(answer.sent))[answer.sent]
+            at += len(answer.sent)
+            identities = ids.of(asked.hash)
+            if len(people) < len(answer.sent):
+                whole = np.frombuffer(identities, dtype="V16")
+                identities = whole[answer.sent].tobytes()
+            frames = split_frames(
+                asked.hash,
+                identities,
+                encode_words(answer.words, asked.value.word_type),
+                first_number=self._next_frame,
+            )
+            start = 0
+            for frame in frames:
+                stop = start + len(frame.report_ids) // 16
+                self._frames[frame.frame_number] = _Sent(frame, number, people[start:stop])
+                self._next_frame = frame.frame_number + 1
+                first_report = first_report or time.monotonic()
+                if self.recorder:
+                    self.recorder.sent(
+                        number,
+                        people[start:stop],
+                        size_bytes=(len(frame.report_ids) + len(frame.words)) // (stop - start),
+                        time_s=time.monotonic() - received,
+                    )
+                await send(call, collector_pb2.SubmitFramesRequest(frame=frame))
+                start = stop
+        while self._frames:
+            self._settled = anyio.Event()
+            await self._settled.wait()
+        self._pipe.send(
+            Answered(
+                number=number,
+                contributed=contributed,
+                first_report=first_report,
+                last_receipt=time.monotonic(),
+            )
+        )
+
+    async def _settle(self, call: Call, receipt: report_pb2.FrameReceipt) -> None:
+        sent = self._frames.get(receipt.frame_number)
+        if sent is None:
+            raise StateError(f"{PEER} acknowledged a frame that was never sent")
+        dispositions = set(receipt.dispositions)
+        if report_pb2.DISPOSITION_TRY_LATER in dispositions:
+            await anyio.sleep(RETRY_S)
+            await send(call, collector_pb2.SubmitFramesRequest(frame=sent.frame))
+            return
+        if self.recorder:
+            self.recorder.answered(sent.number, sent.people, np.array(receipt.dispositions))
+        if not dispositions <= COUNTED:
+            names = sorted(map(report_pb2.Disposition.Name, dispositions - COUNTED))
+            raise StateError(f"round {sent.number}: {PEER} answered {', '.join(names)}")
+        del self._frames[receipt.frame_number]
+        if not self._frames:
+            self._settled.set()
