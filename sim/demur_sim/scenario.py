@@ -14,7 +14,7 @@ from typing import Any
 
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.grid import squared_radius
+from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import Feature, check_grid
 from demur_proto.study import Measure, Policy, View
 from demur_sim.datasets.cdnow import load_cdnow
@@ -84,7 +84,7 @@ class Scenario:
     minimum_cohort: int = 0  #: fewest reports that may be released; 0: everyone's
     dishonest: int = 0  #: how many of those may add no noise
     clip: float = 1.0  #: ℓ₂ radius of a value, data units; > 0
-    grid_exponent: int = -7  #: grid step is 2^this data units
+    grid_exponent: int = -7  #: grid step is 2^this data units; -900 to 900
     on_grid: bool = True  #: every possible value is a multiple of it, and within the clip
     sampler: str = "fast"  #: where noise comes from: seeded floats, the only choice
     shuffle: bool = True  #: people are dealt to devices at random
@@ -96,7 +96,8 @@ class Scenario:
             if getattr(self, name) != "":
                 check_text(name, getattr(self, name), longest=1000)
         for name in ("epsilon", "clip"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
+            check_positive(name, getattr(self, name))
+            object.__setattr__(self, name, float(getattr(self, name)))
         if not isinstance(self.delta, float) or not 0 < self.delta < 1:
             raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
         check_integer("budget", self.budget, 1, 1 << 53)
@@ -106,7 +107,7 @@ class Scenario:
         for name in ("on_grid", "shuffle"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(name, getattr(self, name), "true or false")
-        check_integer("grid_exponent", self.grid_exponent, -1000, 1000)
+        check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
         squared_radius(self.clip, self.grid_exponent)
         check_grid(self.grid_exponent, clip=self.clip, dimension=1, on_grid=self.on_grid)
         if self.sampler != "fast":
@@ -217,13 +218,6 @@ def _check_promise(scenario: Scenario) -> None:
         )
 
 
-def _positive(name: str, value: float) -> float:
-    check_positive(name, value)
-    if value > sys.float_info.max:  # an integer that no float can hold
-        raise ParameterError(name, value, "a finite number > 0")
-    return float(value)
-
-
 def _parameters(feature: str, given: Mapping[str, float]) -> dict[str, float]:
     """A copy of the parameters, checked together with their feature."""
     if not isinstance(given, Mapping):
@@ -305,5 +299,5 @@ def _inside(name: str, flat: Mapping[str, Any]) -> dict[str, Any]:
 def _one_of(known: Sequence[str], key: str) -> str:
     """What was expected instead of this key."""
     similar = [name for name in known if name.endswith(f".{key}")]
-    similar += difflib.get_close_matches(key, known, n=1)
+    similar += difflib.get_close_matches(key.lower(), known, n=1)
     return f"one of {', '.join(known)}" + (f" (did you mean {similar[0]}?)" if similar else "")

@@ -1,0 +1,483 @@
+import copy
+import dataclasses
+import pickle
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demur_proto.errors import DataError, ParameterError
+from demur_proto.round import Feature
+from demur_proto.study import Measure, Policy, View
+from demur_sim.populations import EventLog, Population
+from demur_sim.scenario import (
+    Data,
+    Refusal,
+    Scenario,
+    list_scenarios,
+    load_scenario,
+    population_of,
+)
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
+EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "visits.csv").write_text(EVENTS)
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "mine.toml"
+    file.write_text(text)
+    return file
+
+
+def totals(population: Population, name: str, **parameters: float) -> list[float]:
+    return [
+        float(
+            population.evaluate(
+                Feature(name=name, parameters={"period": period, **parameters}), slice(None)
+            ).sum()
+        )
+        for period in range(1, population.periods + 1)
+    ]
+
+
+def flat(scenario: Scenario) -> dict[str, Any]:
+    """Dotted keys to values."""
+    table = dataclasses.asdict(scenario)
+    data = table.pop("data")
+    return {**table, **{f"data.{key}": value for key, value in data.items()}}
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": ""}, "name must be 1 to 200 printable characters, got ''"),
+        ({"name": 5}, "name must be 1 to 200 printable characters, got 5"),
+        ({"title": "a\nb"}, r"title must be 1 to 1000 printable characters, got 'a\nb'"),
+        ({"question": None}, "question must be 1 to 1000 printable characters, got None"),
+        ({"feature": ""}, "feature must be 1 to 100 printable characters, got ''"),
+        ({"parameters": 5}, "parameters must be a table of numbers, got 5"),
+        (
+            {"parameters": {"threshold": "x"}},
+            "parameters.threshold must be a finite number, got 'x'",
+        ),
+        ({"parameters": {"threshold": True}}, "parameters.threshold must be a finite number, got"),
+        (
+            {"parameters": {"threshold": float("nan")}},
+            "parameters.threshold must be a finite number, got nan",
+        ),
+        ({"parameters": {"big": 10**400}}, "parameters.big must be a finite number, got 1000"),
+        ({"parameters": {"period": 1.0}}, "parameters.period must be left out: rounds set it, got"),
+        ({"epsilon": -1.0}, "epsilon must be a finite number > 0, got -1.0"),
+        ({"epsilon": float("inf")}, "epsilon must be a finite number > 0, got inf"),
+        ({"epsilon": "1"}, "epsilon must be a finite number > 0, got '1'"),
+        ({"epsilon": True}, "epsilon must be a finite number > 0, got True"),
+        ({"epsilon": 10**400}, "epsilon must be a finite number > 0, got 1000"),
+        ({"delta": 0.0}, "delta must be between 0 and 1, both excluded, got 0.0"),
+        ({"delta": 1}, "delta must be between 0 and 1, both excluded, got 1"),
+        ({"delta": float("nan")}, "delta must be between 0 and 1, both excluded, got nan"),
+        ({"measure": "renyi"}, "measure must be gdp or zcdp, got 'renyi'"),
+        ({"budget": 0}, "budget must be an integer >= 1"),
+        ({"budget": 1.5}, "budget must be an integer >= 1"),
+        ({"view": "global"}, "view must be local or aggregate, got 'global'"),
+        ({"view": []}, "view must be local or aggregate, got []"),
+        ({"policy": "clip"}, "policy must be skip or retire, got 'clip'"),
+        ({"refusal": "loud"}, "refusal must be cover or silent, got 'loud'"),
+        ({"rounds": -1}, "rounds must be an integer >= 0"),
+        ({"minimum_cohort": -1}, "minimum_cohort must be an integer >= 0"),
+        ({"dishonest": -1}, "dishonest must be an integer >= 0"),
+        (
+            {"minimum_cohort": 5, "dishonest": 5},
+            "dishonest must be an integer >= 0 and <= 4, got 5",
+        ),
+        ({"clip": 0.0}, "clip must be a finite number > 0, got 0.0"),
+        ({"grid_exponent": 0.5}, "grid_exponent must be an integer >= -900 and <= 900, got 0.5"),
+        ({"grid_exponent": 3}, "grid_exponent must be such that "),
+        ({"grid_exponent": -900}, "grid_exponent must be such that "),
+        ({"clip": 0.3}, "grid_exponent must be such that 2^it divides clip 0.3, got -7"),
+        ({"on_grid": False}, "grid_exponent must be at most -14 for clip 1.0 and dimension 1"),
+        ({"on_grid": 1}, "on_grid must be true or false, got 1"),
+        ({"shuffle": "no"}, "shuffle must be true or false, got 'no'"),
+        ({"sampler": "exact"}, "sampler must be fast, got 'exact'"),
+        ({"data": None}, "data must be a Data, got None"),
+    ],
+)
+def test_a_scenario_is_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Scenario(**{"name": "mine", **wrong})
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"csv": ""}, "data.csv must be 1 to 4096 printable characters, got ''"),
+        ({"csv": 5}, "data.csv must be 1 to 4096 printable characters, got 5"),
+        ({"csv": "x", "person": None}, "data.person must be 1 to 4096 printable characters"),
+        ({"csv": "x", "start": "May"}, "data.start must be a day as yyyy-mm-dd, got 'May'"),
+        (
+            {"csv": "x", "start": "2026-01-02", "end": "2026-01-01"},
+            "data.end must be 0 to 99,999 days after start 2026-01-02, got '2026-01-01'",
+        ),
+        ({"start": "2026-01-02"}, "data.start must be left out where there is no data.csv, got"),
+        ({"amount": "usd"}, "data.amount must be left out where there is no data.csv, got 'usd'"),
+        ({"person": "id"}, "data.person must be left out where there is no data.csv, got 'id'"),
+    ],
+)
+def test_data_are_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Data(**wrong)
+
+    assert str(caught.value).startswith(message)
+
+
+def test_a_scenario_is_a_value_that_travels() -> None:
+    given = {"threshold": 5}
+    scenario = Scenario(name="mine", feature="amount_at_least", parameters=given, epsilon=2)
+
+    given["threshold"] = 6
+
+    assert scenario.parameters == {"threshold": 5.0}
+    assert isinstance(scenario.epsilon, float)
+    for copied in (pickle.loads(pickle.dumps(scenario)), copy.deepcopy(scenario)):
+        assert copied == scenario
+        assert hash(copied) == hash(scenario)
+    assert dataclasses.replace(scenario, budget=3).budget == 3
+
+
+def test_choices_may_be_given_as_texts() -> None:
+    texts: dict[str, Any] = {"view": "local", "measure": "zcdp", "policy": "retire"}
+
+    scenario = Scenario(name="mine", refusal=Refusal("silent"), **texts)
+
+    assert scenario.view is View.LOCAL
+    assert scenario.measure is Measure.ZCDP
+    assert scenario.policy is Policy.RETIRE
+    assert scenario.refusal is Refusal.SILENT
+
+
+# ---- files -----------------------------------------------------------------------------------
+
+
+def test_shipped_scenarios_are_listed_by_the_name_they_give_themselves() -> None:
+    listed = list_scenarios()
+
+    assert ("cdnow", "CD buyers, day by day") in listed
+    assert [load_scenario(name).name for name, _ in listed] == [name for name, _ in listed]
+
+
+def test_the_cdnow_scenario_says_everything_and_says_the_defaults() -> None:
+    import demur_sim.scenario
+
+    file = Path(demur_sim.scenario.__file__).parent / "scenarios" / "cdnow.toml"
+    scenario = load_scenario("cdnow")
+
+    assert tomllib.loads(file.read_text()).keys() == {
+        item.name for item in dataclasses.fields(Scenario)
+    }
+    assert scenario == Scenario(
+        name="cdnow",
+        title="CD buyers, day by day",
+        question="Did this device's owner buy a CD today?",
+    )
+
+
+def test_a_file_with_a_name_only_has_the_defaults(folder: Path) -> None:
+    file = write(folder, '\ufeffname = "mine"\r\n')
+
+    assert load_scenario(file) == load_scenario(str(file)) == Scenario(name="mine")
+
+
+def test_a_csv_is_found_beside_its_toml_and_dates_need_no_quotes(folder: Path) -> None:
+    file = write(
+        folder,
+        'name = "mine"\nepsilon = 2\n[data]\ncsv = "visits.csv"\nstart = 2026-01-04\n'
+        'person = "visitor"\ndate = "day"\nend = "2026-01-08"',
+    )
+
+    scenario = load_scenario(file)
+    people = population_of(scenario)
+
+    assert scenario.data.csv == str(folder / "visits.csv")
+    assert scenario.data.start == "2026-01-04"
+    assert scenario.epsilon == 2.0
+    assert totals(people, "active") == [0, 2, 0, 1, 0]
+
+
+def test_an_absolute_csv_stays_where_it_is(folder: Path, tmp_path_factory: Any) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    file = write(elsewhere, f"name = 'mine'\ndata.csv = '{folder / 'visits.csv'}'")
+
+    assert load_scenario(file).data.csv == str(folder / "visits.csv")
+
+
+def test_the_example_in_the_docs_is_a_scenario_that_says_everything(folder: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (events,) = re.findall(r"```text\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "visits.csv").write_text(events)
+
+    scenario = load_scenario(write(folder, example))
+    people = population_of(scenario)
+
+    table = tomllib.loads(example)
+    assert table.keys() == {item.name for item in dataclasses.fields(Scenario)}
+    assert table["data"].keys() == {item.name for item in dataclasses.fields(Data)}
+    assert people.periods == 365
+    assert sum(totals(people, "amount_at_least", threshold=30.0)) == 1
+
+
+def test_the_docs_list_every_key_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| [^|]+ \| (?:`(.*?)`)? ?\|", DOCS.read_text("utf-8"), re.MULTILINE
+    )
+    documented = {key: tomllib.loads(f"v = {text}")["v"] if text else None for key, text in rows}
+
+    defaults = {**flat(Scenario(name="mine")), "name": None}
+    assert {key: documented[key] for key in documented if key in defaults} == defaults
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epsilom = 1.0", "key in {} must be one of name, title, question, feature, epsilon, "),
+        ("epsilom = 1.0", "(did you mean epsilon?), got 'epsilom'"),
+        ("csv = 'x'", "(did you mean data.csv?), got 'csv'"),
+        ("[data]\nCSV = 'x'", "(did you mean data.csv?), got 'data.CSV'"),
+        ("zzz = 1", "data.start, data.end, got 'zzz'"),
+        ("[scenario]\nepsilon = 1", "key in {} must be one of "),
+        ("epsilon = 'big'", "epsilon in {} must be a finite number > 0, got 'big'"),
+        ("epsilon = true", "epsilon in {} must be a finite number > 0, got True"),
+        ("delta = 2.0", "delta in {} must be between 0 and 1, both excluded, got 2.0"),
+        ("budget = '5'", "budget in {} must be an integer >= 1"),
+        ("on_grid = 'yes'", "on_grid in {} must be true or false, got 'yes'"),
+        ("view = 1", "view in {} must be local or aggregate, got 1"),
+        ("title = 5", "title in {} must be 1 to 1000 printable characters, got 5"),
+        ("data = 5", "data in {} must be a table, got 5"),
+        ("parameters = [1]", "parameters in {} must be a table, got [1]"),
+        ("[parameters]\nthreshold = 'x'", "parameters.threshold in {} must be a finite number"),
+        ("[parameters]\na.b = 1", "parameters.a in {} must be a finite number, got {{'b': 1}}"),
+        ("[data]\ncsv = 5", "data.csv in {} must be 1 to 4096 printable characters, got 5"),
+        (
+            "data.csv = 'x'\ndata.start = 2026-01-01T00:00:00",
+            "data.start in {} must be 1 to 4096 printable characters, got datetime.datetime(",
+        ),
+        ("[data]\nstart = 2026-01-01", "data.start in {} must be left out where there is no"),
+    ],
+)
+def test_a_wrong_key_or_value_is_one_line_that_names_it_and_the_file(
+    folder: Path, text: str, message: str
+) -> None:
+    file = write(folder, f"name = 'mine'\n{text}\n")
+
+    with pytest.raises(ParameterError) as caught:
+        load_scenario(file)
+
+    assert message.format(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scenario_without_a_name_is_refused(folder: Path) -> None:
+    file = write(folder, "epsilon = 1.0")
+
+    with pytest.raises(ParameterError, match=r"^name in .*mine\.toml must be given, got None$"):
+        load_scenario(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"name = 'x'\nepsilon = = 1\n", "at line 2"),
+        (b"name = 'x'\nname = 'y'\n", "at line 2"),
+        (b"name = 'x", "at end of document"),
+        (b"name = '\xff'", "can't decode byte 0xff"),
+        (b"rounds = " + b"9" * 5000, "limit"),
+        (b"rounds = " + b"[" * 5000, "recursion"),
+    ],
+)
+def test_what_is_not_toml_is_one_line_with_file_and_line(
+    folder: Path, content: bytes, message: str
+) -> None:
+    file = folder / "mine.toml"
+    file.write_bytes(content)
+
+    with pytest.raises(DataError) as caught:
+        load_scenario(file)
+
+    assert str(caught.value).startswith(f"{file}: expected TOML: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path) -> None:
+    gone = folder / "gone.toml"
+
+    with pytest.raises(DataError) as missing:
+        load_scenario(str(gone))
+    with pytest.raises(DataError) as directory:
+        load_scenario(folder)
+
+    assert str(missing.value) == f"{gone}: cannot be read: No such file or directory"
+    assert str(directory.value) == f"{folder}: cannot be read: Is a directory"
+
+
+def test_an_unknown_name_is_refused_and_the_known_ones_are_named() -> None:
+    with pytest.raises(ParameterError) as caught:
+        load_scenario("cdnwo")
+
+    names = ", ".join(name for name, _ in list_scenarios())
+    assert str(caught.value) == (
+        f"scenario must be one of {names} (did you mean cdnow?), "
+        "or the path of a TOML file, got 'cdnwo'"
+    )
+
+
+# ---- overrides -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("epsilon=0.5", "epsilon", 0.5),
+        (" epsilon = 2 ", "epsilon", 2.0),
+        ("delta=1e-9", "delta", 1e-9),
+        ("budget=1_000", "budget", 1000),
+        ("view=local", "view", View.LOCAL),
+        ('view="local"', "view", View.LOCAL),
+        ("shuffle=false", "shuffle", False),
+        ("title=", "title", ""),
+        ("title=2026", "title", "2026"),
+        ("title=true", "title", "true"),
+        ("title=1, 2 = 3?", "title", "1, 2 = 3?"),
+        ("title='# one'", "title", "# one"),
+        ("name=2026-01-01", "name", "2026-01-01"),
+        ("parameters.threshold=5", "parameters", {"threshold": 5.0}),
+        ("parameters={threshold = 5}", "parameters", {"threshold": 5.0}),
+        ("data.csv=x.csv", "data.csv", "x.csv"),
+        ("data.csv='x y.csv'", "data.csv", "x y.csv"),
+        ("data={csv = 'x.csv'}", "data.csv", "x.csv"),
+    ],
+)
+def test_an_override_replaces_one_value_and_no_other(override: str, key: str, value: Any) -> None:
+    before, after = flat(load_scenario("cdnow")), flat(load_scenario("cdnow", overrides=[override]))
+
+    assert after == {**before, key: value}
+
+
+def test_overrides_reach_inside_tables_and_the_last_one_counts(folder: Path) -> None:
+    file = write(folder, "name = 'mine'\n[data]\ncsv = 'x.csv'\nperson = 'p'\n[parameters]\na = 1")
+
+    scenario = load_scenario(
+        file,
+        overrides=["data.csv=y.csv", "data.start=2026-01-01", "parameters.b=2", "data.csv=z.csv"],
+    )
+
+    assert scenario.data == Data(csv="z.csv", person="p", start="2026-01-01")
+    assert scenario.parameters == {"a": 1.0, "b": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epsilon", "--set must be key=value, got 'epsilon'"),
+        ("", "--set must be key=value, got ''"),
+        ("=1", "key in --set must be one of name, "),
+        ("epsilom=1", "(did you mean epsilon?), got 'epsilom'"),
+        ("epsilon.x=1", "key in --set must be one of name, "),
+        ("data.csv.x=1", "key in --set must be one of name, "),
+        ("data=x", "data in --set must be a table, got 'x'"),
+        ("epsilon=big", "epsilon in --set must be a finite number > 0, got 'big'"),
+        ("epsilon=-1", "epsilon in --set must be a finite number > 0, got -1"),
+        ("epsilon=", "epsilon in --set must be a finite number > 0, got ''"),
+        ("epsilon=1\ndelta=0.5", r"epsilon in --set must be a finite number > 0, got '1\ndelta"),
+        ("epsilon=" + "[" * 5000, "epsilon in --set must be a finite number > 0, got '[["),
+        ("rounds=" + "9" * 5000, "rounds in --set must be an integer >= 0"),
+        ("view=5", "view in --set must be local or aggregate, got '5'"),
+        ("parameters.threshold=x", "parameters.threshold in --set must be a finite number, got"),
+        ("data.amount=usd", "data.amount in --set must be left out where there is no data.csv"),
+    ],
+    ids=lambda value: f"{value[:7]}..." if len(value) > 1000 else None,
+)
+def test_a_wrong_override_is_one_line_that_names_it(override: str, message: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        load_scenario("cdnow", overrides=[override])
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---- people ----------------------------------------------------------------------------------
+
+
+def test_a_scenario_without_a_file_is_about_the_cdnow_customers_in_the_order_of_their_ids() -> None:
+    people = population_of(load_scenario("cdnow"))
+
+    assert (people.devices, people.periods) == (23_570, 546)
+    first = people.evaluate(Feature(name="active", parameters={"period": 1}), slice(0, 2))
+    np.testing.assert_array_equal(first, [[1], [0]])  # customer 1 bought on the first day
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["feature=activ"], "feature must be one of active, events, amount, amount_at_least, got"),
+        (["parameters.x=1"], "parameters of active must be exactly period, got ['period', 'x']"),
+        (["feature=amount_at_least"], "must be exactly period and threshold, got ['period']"),
+        (["feature=events"], "on_grid must be false for 'events', which has values of any size"),
+        (["feature=amount"], "on_grid must be false for 'amount', which has values of any size"),
+        (["clip=0.5"], "on_grid must be false unless clip >= 1 and grid_exponent <= 0: 'active'"),
+        (
+            ["clip=4.0", "grid_exponent=1"],
+            "on_grid must be false unless clip >= 1 and grid_exponent <= 0: 'active' may be 1",
+        ),
+    ],
+)
+def test_what_the_people_cannot_be_asked_is_refused(overrides: list[str], message: str) -> None:
+    scenario = load_scenario("cdnow", overrides=overrides)
+
+    with pytest.raises(ParameterError) as caught:
+        population_of(scenario)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("feature", ["events", "amount"])
+def test_values_of_any_size_may_be_asked_off_the_grid(feature: str) -> None:
+    off_grid = ["on_grid=false", "grid_exponent=-14"]
+    scenario = load_scenario("cdnow", overrides=[f"feature={feature}", *off_grid])
+
+    assert population_of(scenario).devices == 23_570
+
+
+def test_amounts_need_a_column(folder: Path) -> None:
+    columns = {"csv": str(folder / "visits.csv"), "person": "visitor", "date": "day"}
+    feature = {"feature": "amount_at_least", "parameters": {"threshold": 12.5}}
+
+    without = Scenario(name="mine", data=Data(**columns), **feature)  # type: ignore[arg-type]
+    people = population_of(dataclasses.replace(without, data=Data(**columns, amount="minutes")))
+
+    assert isinstance(people, EventLog)
+    assert totals(people, "amount_at_least", threshold=12.5) == [1, 0, 1]
+    with pytest.raises(
+        ParameterError, match=r"data\.amount must be the column that 'amount_at_least'"
+    ):
+        population_of(without)
+
+
+def test_a_malformed_csv_is_reported_with_its_line(folder: Path) -> None:
+    (folder / "visits.csv").write_text(EVENTS + "x,2026-01-01,1\n")
+    columns = Data(csv=str(folder / "visits.csv"), person="visitor", date="day")
+
+    with pytest.raises(DataError, match=r"visits\.csv:5: expected an integer"):
+        population_of(Scenario(name="mine", data=columns))
