@@ -371,8 +371,8 @@ def sigma_for_answers_zcdp(answers: int | Fraction, *, clip: float, rho: float) 
     Raises:
         ParameterError: an argument is outside its range, or no finite σ is enough.
 
-    Source: Bun & Steinke 2016, arXiv:1605.02065, Propositions 1.6 and 1.7; under full adaptivity
-    Feldman & Zrnic, arXiv:2008.11193, Theorem "rdp-at-stopping-times".
+    Source: Bun & Steinke 2016, arXiv:1605.02065, Proposition 1.6 and Lemma 1.7; under full
+    adaptivity Feldman & Zrnic, arXiv:2008.11193, Theorem "rdp-at-stopping-times".
 
     >>> sigma_for_answers_zcdp(8, clip=1.0, rho=1.0)
     2.0
