@@ -1,0 +1,143 @@
+"""Every example runs as it stands, in an empty folder, and says what is true."""
+
+import csv
+import json
+import re
+import runpy
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demur_proto.round import Feature
+from demur_sim.datasets.cdnow import load_cdnow
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+FIDELITIES = ["cohort", "processes"]
+STANDARD_ERRORS = 1.959963984540054  # in the half-width of a 95 % interval
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """What Python prints, started in an empty folder."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def run_example(name: str, folder: Path, *arguments: str) -> str:
+    output = run(folder, str(EXAMPLES / name), *arguments)
+    assert not list(folder.iterdir())
+    return output
+
+
+def example(name: str) -> dict[str, Any]:
+    """What a script defines, without its main part."""
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+def numbers(pattern: str, text: str) -> list[tuple[float, ...]]:
+    """The groups of every match, as numbers."""
+    found = [match.groups() for match in re.finditer(pattern, text)]
+    assert found, f"nothing in the output matches {pattern!r}"
+    return [tuple(float(group.replace(",", "")) for group in groups) for groups in found]
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_own_data_py_releases_the_totals_of_its_array(fidelity: str, tmp_path: Path) -> None:
+    minutes = example("own_data.py")["riders"]().values[:, :, 0]
+    truth = np.minimum(minutes, 60.0).sum(axis=0)
+
+    output = run_example("own_data.py", tmp_path, "--fidelity", fidelity)
+
+    days = numbers(r"day (\d+): ([\d,]+) ± ([\d,]+) minutes", output)
+    assert [day for day, _, _ in days] == [1, 2, 3]
+    for day, estimate, half_width in days:  # nobody is refused so early: the interval is for truth
+        assert abs(estimate - truth[int(day) - 1]) <= 5 * half_width / STANDARD_ERRORS
+    [(answered, worst)] = numbers(r"days answered: (\d+), in the worst case (\d+)", output)
+    assert (answered, worst) == (60, 5)
+    [(error, average, worst_error)] = numbers(
+        r"error: ([\d,]+) minutes .* is ([\d,]+) on average; ([\d,]+) in the worst case", output
+    )
+    assert average == pytest.approx(truth.mean(), abs=1)
+    assert 3 * error < worst_error
+    for word in ("Unit: one device", "Neighbour: zero-out", "View: aggregate", "are trusted"):
+        assert word in output
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_own_data_toml_counts_the_riders_of_its_file(fidelity: str, tmp_path: Path) -> None:
+    days: dict[str, set[str]] = defaultdict(set)
+    with (EXAMPLES / "own_data.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            days[row["day"]].add(row["rider"])
+    riders = set().union(*days.values())
+
+    command = ["simulate", str(EXAMPLES / "own_data.toml"), "--fidelity", fidelity, "--json"]
+    summary = json.loads(run(tmp_path, "-m", "demur_sim.cli", *command))
+
+    assert (summary["devices"], summary["rounds"]) == (len(riders), 28)
+    assert summary["answered_rounds"] == {"individual": 28, "worst_case_same_noise": 3}
+    assert 2 * summary["rmse"]["individual"] < summary["rmse"]["worst_case_all_rounds"]
+    with (tmp_path / "runs" / "riders-0" / "releases.csv").open(encoding="utf-8") as file:
+        releases = list(csv.DictReader(file))
+    counts = [float(release["simulator_truth_everyone"]) for release in releases]
+    assert counts == [len(days[day]) for day in sorted(days)]
+
+
+def test_adaptive_py_asks_what_its_earlier_answers_suggest(tmp_path: Path) -> None:
+    # With this seed no count is so close to half of the buyers that rounding hides its side.
+    output = run_example("adaptive.py", tmp_path, "--seed", "1")
+
+    releases = numbers(r"release +(\d+): (\d+) ± \d+ people", output)
+    assert [number for number, _ in releases] == [*range(1, 22)]
+    counts = [count for _, count in releases]
+    [(day,)] = numbers(r"busiest day: (\d+)", output)
+    assert counts[int(day) - 50] == max(counts[:14])
+    low, high, asked = 0.0, 80.0, []
+    for count in counts[15:]:  # the search, once more, from what was printed
+        asked.append((low + high) / 2)
+        low, high = (asked[-1], high) if 2 * count > counts[14] else (low, asked[-1])
+    shares = numbers(r"spent +([\d.]+) dollars or more", output)
+    assert [dollars for (dollars,) in shares] == sorted(asked)
+
+
+def test_adaptive_py_learns_the_truth_from_more_questions_than_its_budget_pays(
+    tmp_path: Path,
+) -> None:
+    output = run_example("adaptive.py", tmp_path)
+
+    [(day, buyers, half_width)] = numbers(r"busiest day: (\d+), with (\d+) ± (\d+)", output)
+    period = {"period": day}
+    bought = load_cdnow().evaluate(Feature(name="active", parameters=period), slice(None))
+    amounts = load_cdnow().evaluate(Feature(name="amount", parameters=period), slice(None))
+    spent = amounts[bought > 0]
+    assert abs(buyers - len(spent)) <= 5 * half_width / STANDARD_ERRORS
+    for dollars, share, doubt in numbers(r"spent +([\d.]+) .* +(\d+)% ± (\d+)%", output):
+        assert abs(share / 100 - (spent >= dollars).mean()) <= 5 * doubt / 100 / STANDARD_ERRORS
+    [(typical,)] = numbers(r"at least about (\d+) dollars", output)
+    assert np.quantile(spent, 0.35) < typical < np.quantile(spent, 0.65)
+    [(questions, refused, devices)] = numbers(r"(\d+) questions; (\d+) of (\d+) devices", output)
+    assert (questions, devices) == (21, 23_570)
+    assert refused < 0.001 * devices
+
+
+@pytest.mark.parametrize("name", ["own_data.py", "adaptive.py"])
+def test_an_example_prints_the_same_at_both_fidelities(name: str, tmp_path: Path) -> None:
+    in_cohort, in_processes = (
+        run_example(name, tmp_path, "--fidelity", fidelity, "--seed", "3")
+        for fidelity in FIDELITIES
+    )
+
+    assert in_cohort == in_processes
