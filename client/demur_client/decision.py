@@ -3,7 +3,6 @@
 Works on rows, so one device (one row) and a cohort (many) share it.
 """
 
-
 from demur_proto.arrays import Flags, Words
 
 
@@ -13,6 +12,7 @@ def covered(words: Words, given: Flags) -> Words:
     A device that stopped answering would reveal that it answered before, so a refusal is answered
     like everything else: same length, same slot, fresh noise.
 
+    >>> import numpy as np
     >>> covered(np.array([[5, 6], [7, 8]]), np.array([True, False]))
     array([[5, 6],
            [0, 0]])

@@ -1,6 +1,7 @@
 """One person's device: value, charge, decision, noise, report."""
 
 import secrets
+import threading
 from typing import final
 
 import numpy as np
@@ -11,7 +12,7 @@ from demur_client.sources import DataSource, evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined, report_id
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for
 from demur_proto.noise import Sampler
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -28,6 +29,9 @@ class Device:
         source: its owner's data.
         sampler: where its noise comes from.
         secret: 32 bytes that only this device knows; drawn when not given.
+
+    Raises:
+        ParameterError: the secret is not 32 bytes.
     """
 
     def __init__(
@@ -38,40 +42,57 @@ class Device:
         *,
         secret: bytes | None = None,
     ) -> None:
+        if secret is not None and len(secret) != 32:
+            raise ParameterError("secret", f"{len(secret)} bytes", "32 bytes")
         self.study = study
         self._source = source
         self._sampler = sampler
         self._secret = secrets.token_bytes(32) if secret is None else secret
         self._filter = Filter.of(study.value)
-        self._sealed: dict[bytes, report_pb2.Report] = {}
+        self._sealed: dict[int, report_pb2.Report] = {}  # by the round's number
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Device(study={self.study.value.name!r}, secret)"
 
     def evaluate(self, asked: Defined[Round]) -> Values | None:
-        """The owner's value [1, d], or None where evaluation failed. Secret."""
-        return evaluate_query(
-            asked.value.query, self._source, dimension=asked.value.dimension
-        )
+        """The owner's value [1, d], or None where evaluation failed. Secret.
+
+        Raises:
+            ParameterError: as `report`; no data was read.
+        """
+        self._check(asked)
+        return evaluate_query(asked.value.query, self._source, dimension=asked.value.dimension)
 
     def report(self, asked: Defined[Round], value: Values | None) -> report_pb2.Report:
         """The report to a round: charged first, sealed, and the same bytes ever after.
 
+        Safe under threads.
+
         Args:
             asked: a round of this device's study.
-            value: what `evaluate` gave, or None for a cover report.
+            value: what `evaluate` gave; None, or another shape, for a cover report.
 
         Raises:
-            ParameterError: the round belongs to another study.
+            ParameterError: the round belongs to another study or does not fit this one, or
+                another round had its number. All of that is public.
         """
-        if asked.value.study_hash != self.study.hash:
-            raise ParameterError("round", asked.value.number, "a round of this device's study")
-        sealed = self._sealed.get(asked.hash)
-        if sealed is not None:
-            return sealed
-        mechanism = mechanism_for(self.study.value, asked.value)
-        nothing = np.zeros((1, asked.value.dimension))
-        words, squares = mechanism.quantise(nothing if value is None else value, self._sampler)
+        with self._lock:
+            mechanism = self._check(asked)
+            sealed = self._sealed.get(asked.value.number)
+            if sealed is None:
+                sealed = self._seal(asked, mechanism, value)
+        report = report_pb2.Report()
+        report.CopyFrom(sealed)  # whatever the caller does to it, the sealed one stays
+        return report
+
+    def _seal(
+        self, asked: Defined[Round], mechanism: GaussianLinear, value: Values | None
+    ) -> report_pb2.Report:
+        shape = (1, asked.value.dimension)
+        if value is None or value.shape != shape:
+            value = np.zeros(shape)
+        words, squares = mechanism.quantise(value, self._sampler)
         given = self._filter.try_spend(int(squares[0]), weight=asked.value.weight)
         noisy = covered(words, np.array([given])) + mechanism.noise(self._sampler, reports=1)
         report = report_pb2.Report(
@@ -79,5 +100,18 @@ class Device:
             report_id=report_id(self._secret, asked.hash),
             words=encode_words(noisy, asked.value.word_type),
         )
-        self._sealed[asked.hash] = report
+        self._sealed[asked.value.number] = report
         return report
+
+    def _check(self, asked: Defined[Round]) -> GaussianLinear:
+        """Refuse, for public reasons only, a round that breaks the contract.
+
+        One round for each number keeps a study within its horizon, whatever a collector sends.
+        """
+        number = asked.value.number
+        if asked.value.study_hash != self.study.hash:
+            raise ParameterError("round", number, "a round of this device's study")
+        sealed = self._sealed.get(number)
+        if sealed is not None and sealed.round_hash != asked.hash:
+            raise ParameterError("round", number, "the round that had this number before")
+        return mechanism_for(self.study.value, asked.value)

@@ -1,7 +1,7 @@
 """The individual privacy filter: one person's budget, spent exactly."""
 
 import threading
-from typing import final
+from typing import NoReturn, final
 
 from demur_client.budget import charge_units, decide
 from demur_proto.checks import check_integer
@@ -43,6 +43,10 @@ class Filter:
     def __repr__(self) -> str:
         return "Filter(secret)"
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a copy would be a second budget."""
+        raise TypeError("a filter cannot be copied")
+
     def try_spend(self, squared_norm: int, *, weight: int) -> bool:
         """Charge an answer of this squared norm if it fits, and say whether it did.
 
@@ -56,7 +60,8 @@ class Filter:
         Raises:
             ParameterError: an argument is outside its range; nothing changed.
         """
-        check_integer("squared_norm", squared_norm, 0)
+        if type(squared_norm) is not int or squared_norm < 0:  # without the value, a secret
+            raise ParameterError("squared_norm", "something else", "an integer >= 0")
         check_integer("weight", weight, 1, self._budget_units + 1)
         charge = charge_units(squared_norm, weight=weight, budget_units=self._budget_units)
         with self._lock:

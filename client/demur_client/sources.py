@@ -22,11 +22,14 @@ def evaluate_query(query: Linear, source: DataSource, *, dimension: int) -> Valu
     """All features of a query side by side [1, dimension]; None where any of it fails.
 
     An error that depends on a person's data is just another value, and must not show: no kind of
-    failure may leave this function. The owner's own tools can evaluate again to see it.
+    failure may leave this function, not even the source's own exit. The owner's own tools can
+    evaluate again to see it.
     """
     try:
         parts = [np.asarray(source.evaluate(feature), float) for feature in query.features]
         value = np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
-    except Exception:  # noqa: BLE001  any failure is the same cover report to everyone outside
+    except KeyboardInterrupt:  # the owner's
+        raise
+    except BaseException:  # noqa: BLE001  any failure is the same cover report to everyone outside
         return None
     return value if value.shape == (1, dimension) else None

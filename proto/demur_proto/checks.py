@@ -1,13 +1,17 @@
 """Range checks shared by every value that must be valid from birth."""
 
-import math
+import sys
 
 from demur_proto.errors import ParameterError
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse what is not a finite number above zero; NaN is refused too."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    """Refuse what is not a finite number above zero that a float holds exactly; NaN too.
+
+    Definitions travel as floats: an integer that rounds on the way would change the contract.
+    """
+    inside = type(value) is not bool and isinstance(value, int | float)
+    if not (inside and 0 < value <= sys.float_info.max and float(value) == value):
         raise ParameterError(name, value, "a finite number > 0")
 
 

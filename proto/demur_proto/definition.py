@@ -168,6 +168,7 @@ def study_hash_of(definition: bytes) -> bytes:
 
     Raises:
         WireError: the bytes are no round.
+        UnsupportedError: they have fields that this version does not know.
     """
     return _parsed(round_pb2.Round(), definition).study_hash
 
@@ -213,6 +214,11 @@ def _parsed(message: Message, definition: bytes) -> Message:
         message.ParseFromString(definition)
     except DecodeError as error:
         raise WireError("not a definition: the bytes do not parse") from error
+    # A field that this version does not know could change what was agreed to.
+    understood = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != understood:
+        raise UnsupportedError("the definition has fields that this version does not know")
     return message
 
 

@@ -29,7 +29,7 @@ def split_frames(
     [4096, 904]
     """
     reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
-    if rest or (reports and len(words) % reports):
+    if rest or (len(words) % reports if reports else words):
         raise ParameterError("report_ids", len(report_ids), "16 bytes for each report")
     if not reports:
         return

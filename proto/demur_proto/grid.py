@@ -11,6 +11,7 @@ from demur_proto.errors import ParameterError
 
 UNITS_LIMIT = 1 << 62  #: budgets stay below this, so charges and sums fit signed 64-bit integers
 RADIUS_LIMIT = 1 << 61  #: squared clip radii in grid steps stay below this, for the same reason
+EXPONENT_LIMIT = 900  #: grid exponents stay within ± this, so that any 64-bit sum is a finite float
 
 
 def grid_step(exponent: int) -> Fraction:
@@ -65,9 +66,8 @@ def base_units(budget_norm: Fraction, exponent: int) -> tuple[int, int]:
     """
     steps = int(budget_norm / grid_step(exponent) ** 2)
     if not 1 <= steps < UNITS_LIMIT:
-        raise ParameterError(
-            "budget", float(budget_norm), "between one and 2^62 squared steps of the base grid"
-        )
+        size = f"2^{steps.bit_length() - 1}" if steps else "less than one"
+        raise ParameterError("budget", size, "between one and 2^62 squared steps of the base grid")
     weight = 1 << ((UNITS_LIMIT - 1) // steps).bit_length() - 1
     return weight * steps, weight
 

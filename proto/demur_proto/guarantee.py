@@ -1,12 +1,17 @@
 """The printed statement: what is promised, to whom, under which neighbour and view."""
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 
 from demur_proto import conversions
 from demur_proto.study import Measure, Study, View
 
 UNIT = "one device = one person, with everything it reports in the study"
 NEIGHBOUR = "zero-out: the person's data replaced by a public record whose every value is nothing"
+NOISE = (
+    "exact, that is within total variation 2^-120 of the rounded Gaussian in each coordinate; "
+    "devices that draw it otherwise are not covered"
+)
 VIEWS = {
     View.LOCAL: "local: the adversary sees every report and who sent it",
     View.AGGREGATE: "aggregate: the adversary sees released sums only",
@@ -37,22 +42,23 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
     """
     pair_epsilon, pair_delta = conversions.pair_epsilon_delta(study.epsilon, study.delta)
     if study.measure is Measure.GDP:
-        in_measure = f"{study.budget:.6g}-GDP"
-        pair = f"{conversions.pair_mu(study.budget):.6g}-GDP"
+        in_measure = f"{_at_least(study.budget)}-GDP"
+        pair = f"{_at_least(conversions.pair_mu(study.budget))}-GDP"
     else:
-        in_measure = f"{study.budget:.6g}-zCDP"
-        pair = f"{conversions.pair_rho(study.budget):.6g}-zCDP"
+        in_measure = f"{_at_least(study.budget)}-zCDP"
+        pair = f"{_at_least(conversions.pair_rho(study.budget))}-zCDP"
     statement = (
-        f"({study.epsilon:g}, {study.delta:g})-differential privacy, from {in_measure}, over all "
-        f"rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. View: {VIEWS[study.view]}. "
-        f"Between two arbitrary people: ({pair_epsilon:.6g}, {pair_delta:.3g}), from {pair}."
+        f"({_at_least(study.epsilon)}, {_at_least(study.delta)})-differential privacy, from "
+        f"{in_measure}, over all rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. "
+        f"View: {VIEWS[study.view]}. Between two arbitrary people: ({_at_least(pair_epsilon)}, "
+        f"{_at_least(pair_delta, digits=3)}), from {pair}. Noise: {NOISE}."
     )
     if study.view is View.AGGREGATE:
         statement += (
-            f" The collector, its store and its backups are trusted: one report on its own is only "
-            f"{per_report_mu:.2g}-GDP. The noise is split over {study.noise_shares} devices; "
-            f"{study.dishonest} dishonest ones are tolerated, and fewer than "
-            f"{study.minimum_cohort} reports are never released."
+            " The collector, its store and its backups are trusted: one report on its own is only "
+            f"{_at_least(per_report_mu, digits=2)}-GDP. The noise is split over "
+            f"{study.noise_shares} devices; {study.dishonest} dishonest ones are tolerated, and "
+            f"fewer than {study.minimum_cohort} reports are never released."
         )
     return Guarantee(
         epsilon=study.epsilon,
@@ -65,3 +71,13 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
         per_report_mu=per_report_mu,
         statement=statement,
     )
+
+
+def _at_least(value: float, *, digits: int = 6) -> str:
+    """A number in so many digits, rounded up: a promise must hold as it is printed.
+
+    >>> _at_least(1.0), _at_least(1e-6), _at_least(9.41, digits=2)
+    ('1', '1e-06', '9.5')
+    """
+    outward = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
+    return f"{float(outward):.{digits}g}"

@@ -6,6 +6,7 @@ from enum import StrEnum
 import numpy as np
 
 from demur_proto.arrays import Integers
+from demur_proto.errors import UnsupportedError, WireError
 from demur_proto.v1 import release_pb2
 
 
@@ -70,14 +71,24 @@ class Release:
 
     @classmethod
     def of(cls, message: release_pb2.Release) -> "Release":
-        """From the wire."""
+        """From the wire.
+
+        Raises:
+            WireError: the sums are not 64-bit words.
+            UnsupportedError: withheld for a reason that this version does not know.
+        """
+        if len(message.sums) % 8:
+            raise WireError(f"sums are 8 bytes each, got {len(message.sums)} in all")
         sums: Integers = np.frombuffer(message.sums, dtype="<i8")
+        withheld = [key for key, value in WITHHELD.items() if value == message.withheld]
+        if not withheld:
+            raise UnsupportedError(f"withheld {message.withheld} is not supported by this version")
         return cls(
             study_hash=message.study_hash,
             round_hash=message.round_hash,
             number=message.number,
             reports=message.reports,
-            withheld=next(key for key, value in WITHHELD.items() if value == message.withheld),
+            withheld=withheld[0],
             sums=tuple(map(int, sums)),
             estimate=tuple(message.estimate),
             standard_error=message.standard_error,

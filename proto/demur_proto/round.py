@@ -1,6 +1,7 @@
 """A round: one question, put to every device of a study."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -8,7 +9,7 @@ from types import MappingProxyType
 
 from demur_proto.checks import check_hash, check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
-from demur_proto.grid import grid_step, squared_radius
+from demur_proto.grid import EXPONENT_LIMIT, grid_step, squared_radius
 from demur_proto.words import WordType
 
 
@@ -29,7 +30,7 @@ class Feature:
             check_text("parameter name", name, longest=100)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ParameterError(f"parameter {name}", value, "a number")
-            if not math.isfinite(value):
+            if not abs(value) <= sys.float_info.max:
                 raise ParameterError(f"parameter {name}", value, "finite")
         frozen = MappingProxyType({key: float(self.parameters[key]) for key in self.parameters})
         object.__setattr__(self, "parameters", frozen)
@@ -71,7 +72,7 @@ class Round:
     dimension: int  #: words of a report; >= 1
     clip: float  #: ℓ₂ radius, data units; > 0
     sigma: float  #: noise in the study's view, data units; > 0
-    grid_exponent: int  #: grid step is 2^this data units
+    grid_exponent: int  #: grid step is 2^this data units; -900 to 900
     on_grid: bool  #: every possible value is a multiple of the grid step
     weight: int  #: what one squared grid step costs, budget units; >= 1
     word_type: WordType
@@ -84,8 +85,10 @@ class Round:
         check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         check_positive("clip", self.clip)
         check_positive("sigma", self.sigma)
-        check_integer("grid_exponent", self.grid_exponent, -1000, 1000)
+        check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
         check_integer("weight", self.weight, 1, 1 << 62)
+        if not isinstance(self.word_type, WordType):
+            raise ParameterError("word_type", self.word_type, "a WordType")
         check_integer("answer_after_ms", self.answer_after_ms, 0, 86_400_000)
         check_integer("close_unix_ms", self.close_unix_ms, 0, (1 << 53))
         squared_radius(self.clip, self.grid_exponent)
@@ -102,16 +105,21 @@ def check_grid(exponent: int, *, clip: float, dimension: int, on_grid: bool) -> 
 
     >>> check_grid(-7, clip=1.0, dimension=1, on_grid=True)
     """
-    step = grid_step(exponent)
-    steps = Fraction(clip) / step
     if on_grid:
-        if steps.denominator != 1:
+        if (Fraction(clip) / grid_step(exponent)).denominator != 1:
             raise ParameterError("grid_exponent", exponent, f"such that 2^it divides clip {clip}")
-    elif steps < 1 << 14 or steps**2 < 4096 * dimension:
-        finest = math.floor(math.log2(clip / max(2.0**14, 64 * math.sqrt(dimension))))
+    elif not _is_fine(exponent, clip, dimension):
+        coarsest = math.floor(math.log2(clip)) - 13
+        while not _is_fine(coarsest, clip, dimension):
+            coarsest -= 1
         raise ParameterError(
             "grid_exponent",
             exponent,
-            f"at most {finest} for clip {clip} and dimension {dimension}, "
+            f"at most {coarsest} for clip {clip} and dimension {dimension}, "
             "or on_grid where all values are multiples of the grid step",
         )
+
+
+def _is_fine(exponent: int, clip: float, dimension: int) -> bool:
+    steps = Fraction(clip) / grid_step(exponent)
+    return steps >= 1 << 14 and steps**2 >= 4096 * dimension

@@ -8,7 +8,7 @@ from fractions import Fraction
 from demur_proto import conversions
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError, UnsupportedError
-from demur_proto.grid import base_units
+from demur_proto.grid import EXPONENT_LIMIT, base_units
 
 EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
 OPEN_HORIZON = 1 << 32  #: rounds assumed for the sampler's share of δ when none are fixed
@@ -56,7 +56,7 @@ class Study:
     epsilon: float  #: the same guarantee as (ε, δ), zero-out: nats, > 0
     delta: float  #: in (0, 1); includes what the exact sampler may add
     base_sigma: float  #: noise of the base round in the view, data units; > 0
-    base_grid_exponent: int  #: grid step of the base round is 2^this data units; -1000 to 1000
+    base_grid_exponent: int  #: grid step of the base round is 2^this data units; -900 to 900
     minimum_cohort: int  #: fewest reports that may be released; >= 1
     dishonest: int = 0  #: how many of those may add no noise; < minimum_cohort
     horizon: int = 0  #: most rounds; 0 when not fixed beforehand
@@ -64,11 +64,17 @@ class Study:
 
     def __post_init__(self) -> None:
         check_text("name", self.name, longest=200)
+        # An enum's own text compares equal to it, yet is not it: "gdp" must not pass for zcdp.
+        for name, kind in (("view", View), ("measure", Measure), ("policy", Policy)):
+            if not isinstance(getattr(self, name), kind):
+                raise ParameterError(name, getattr(self, name), f"a {kind.__name__}")
         for name in ("budget", "epsilon", "base_sigma"):
             check_positive(name, getattr(self, name))
-        if not 0 < self.delta < 1:
+        if not isinstance(self.delta, float) or not 0 < self.delta < 1:
             raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
-        check_integer("base_grid_exponent", self.base_grid_exponent, -1000, 1000)
+        check_integer(
+            "base_grid_exponent", self.base_grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT
+        )
         check_integer("minimum_cohort", self.minimum_cohort, 1, (1 << 31) - 1)
         check_integer("dishonest", self.dishonest, 0, self.minimum_cohort - 1)
         check_integer("horizon", self.horizon, 0, OPEN_HORIZON - 1)
@@ -77,7 +83,9 @@ class Study:
         spent = self.measure_delta + self.sampler_delta
         if not spent <= self.delta:
             raise ParameterError(
-                "budget", self.budget, f"small enough for delta {self.delta} (it needs {spent:.17g})"
+                "budget",
+                self.budget,
+                f"small enough for delta {self.delta} (it needs {spent:.17g})",
             )
 
     @property
@@ -199,7 +207,7 @@ def design_study(
         horizon=horizon,
         maximum_dimension=maximum_dimension,
     )
-    remaining = delta - reserve
+    remaining = math.nextafter(delta - reserve, 0.0)  # so that both add up to at most delta
     if not remaining > 0:
         raise ParameterError("delta", delta, f"> {reserve:.3g}, which the sampler may need")
     if measure is Measure.GDP:
@@ -207,6 +215,9 @@ def design_study(
         sigma = conversions.sigma_for_answers(answers, clip=clip, mu=budget)
     elif measure is Measure.ZCDP:
         budget = conversions.zcdp_rho(epsilon, delta=remaining)
+        # Both conversions round outward, so the way back may miss by a few units in the last place.
+        while conversions.zcdp_delta(budget, epsilon=epsilon) > remaining:
+            budget *= 1 - 2.0**-50
         sigma = conversions.sigma_for_answers_zcdp(answers, clip=clip, rho=budget)
     else:
         raise UnsupportedError(f"studies in measure {measure!r} are not supported")

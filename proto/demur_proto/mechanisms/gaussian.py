@@ -12,6 +12,7 @@ from demur_proto.grid import grid_step, round_weight, squared_radius
 from demur_proto.noise import Sampler
 from demur_proto.round import Round
 from demur_proto.study import Study, View
+from demur_proto.words import WordType
 
 CONFIDENCE = 0.95  #: of the intervals around estimates
 TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
@@ -35,7 +36,8 @@ class GaussianLinear:
     Both halves live here, so whoever changes the noise sees the estimate that must undo it.
 
     Raises:
-        ParameterError: the grid is too coarse for the noise of a share.
+        ParameterError: the grid is too coarse for the noise of a share, or words would not fit 64
+            bits.
     """
 
     dimension: int  #: d
@@ -46,8 +48,12 @@ class GaussianLinear:
     on_grid: bool  #: every possible value is a multiple of γ
 
     def __post_init__(self) -> None:
+        if self.word_limit > WordType.INT64.limit:
+            raise ParameterError(
+                "grid_exponent", self.grid_exponent, "coarser: words would not fit 64 bits"
+            )
         if self.shares > 1 and not self.noise_steps >= FEWEST_NOISE_STEPS:
-            finest = math.floor(math.log2(self.share_sigma / FEWEST_NOISE_STEPS))
+            finest = math.frexp(self.share_sigma)[1] - FEWEST_NOISE_STEPS.bit_length()
             raise ParameterError(
                 "grid_exponent",
                 self.grid_exponent,
@@ -112,9 +118,17 @@ class GaussianLinear:
         towards zero instead. A value that is not finite, or that breaks the promise of an
         on-grid round, counts as an evaluation error: it becomes the reference, zero.
 
+        What becomes of a row depends on that row and its coins alone, bit for bit, so a device
+        gets the words that it gets in a cohort.
+
         Returns:
             words [n, d] in grid steps, each with Σz² ≤ R, and their squared norms [n].
+
+        Raises:
+            ParameterError: the values are not of shape [n, d].
         """
+        if values.ndim != 2 or values.shape[1] != self.dimension:
+            raise ParameterError("values", values.shape, f"of shape [n, {self.dimension}]")
         n, d = values.shape
         radius = self.squared_radius
         with np.errstate(over="ignore", invalid="ignore"):
@@ -146,7 +160,8 @@ class GaussianLinear:
         radius = self.squared_radius
         peak = np.abs(values).max(axis=1, keepdims=True)
         direction = values / np.where(peak > 0, peak, 1.0)
-        norm = np.sqrt(np.einsum("nd,nd->n", direction, direction))[:, None]
+        # Running sums add in one order; others depend on the array's layout and the processor.
+        norm = np.sqrt(np.cumsum(direction * direction, axis=1)[:, -1:])
         # The norm in grid steps, capped before it can overflow: far out, only the direction counts.
         reach = math.sqrt(radius) * (1 - 2.0**-12)
         with np.errstate(over="ignore"):
@@ -205,9 +220,7 @@ class GaussianLinear:
         40.0
         """
         rounding = 1 / 12 if self.on_grid else 1 / 12 + 1 / 4
-        return math.ldexp(
-            math.sqrt(reports * (self.noise_steps**2 + rounding)), self.grid_exponent
-        )
+        return math.ldexp(math.sqrt(reports * (self.noise_steps**2 + rounding)), self.grid_exponent)
 
     def estimate(self, sums: Integers, *, reports: int) -> Estimate:
         """Server half: exact sums of words [d] to an unbiased estimate with its interval."""

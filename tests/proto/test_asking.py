@@ -1,0 +1,92 @@
+from dataclasses import replace
+
+import pytest
+
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round, define_study, read_round
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.round import Feature
+from demur_proto.study import Study, View, design_study
+from demur_proto.words import WordType
+
+FEATURE = Feature(name="active", parameters={"day": 3.0})
+
+
+@pytest.fixture(params=View)
+def study(request: pytest.FixtureRequest) -> Defined[Study]:
+    return define_study(
+        design_study(
+            name="x",
+            epsilon=1.0,
+            delta=1e-6,
+            answers=15,
+            minimum_cohort=100,
+            grid_exponent=-16,
+            view=request.param,
+            horizon=50,
+            maximum_dimension=4,
+        )
+    )
+
+
+def test_by_default_a_round_is_like_the_base_round(study: Defined[Study]) -> None:
+    asked = next_round(study, [FEATURE, FEATURE], number=2)
+
+    assert asked.dimension == 2
+    assert asked.sigma == study.value.base_sigma
+    assert asked.grid_exponent == study.value.base_grid_exponent
+    assert asked.weight == study.value.base_weight
+    assert asked.query.features == (FEATURE, FEATURE)
+
+
+@pytest.mark.parametrize("sigma", [None, 8.0, 1000.0])
+@pytest.mark.parametrize("grid_exponent", [None, -17, -20])
+def test_what_is_asked_is_what_devices_accept(
+    study: Defined[Study], sigma: float | None, grid_exponent: int | None
+) -> None:
+    asked = next_round(
+        study,
+        [FEATURE],
+        number=1,
+        dimension=3,
+        clip=0.9,
+        sigma=sigma,
+        grid_exponent=grid_exponent,
+        answer_after_ms=250,
+        close_unix_ms=1_900_000_000_000,
+    )
+
+    assert read_round(define_round(asked).definition, study=study).value == asked
+
+
+def test_words_take_the_smallest_type_that_holds_them(study: Defined[Study]) -> None:
+    small = next_round(study, [FEATURE], number=1)
+    large = next_round(study, [FEATURE], number=1, grid_exponent=-25, sigma=5000.0)
+
+    assert small.word_type is WordType.INT32
+    assert mechanism_for(study.value, small).word_limit < 1 << 31
+    assert large.word_type is WordType.INT64
+    assert mechanism_for(study.value, large).word_limit >= 1 << 31
+    with pytest.raises(ParameterError, match="word_type"):
+        mechanism_for(study.value, replace(large, word_type=WordType.INT32))
+
+
+@pytest.mark.parametrize("sigma", [1e16, 1e300])
+def test_noise_that_no_word_holds_is_refused(study: Defined[Study], sigma: float) -> None:
+    with pytest.raises(ParameterError, match="64 bits"):
+        next_round(study, [FEATURE], number=1, sigma=sigma)
+
+
+def test_a_value_off_the_grid_needs_a_finer_grid_than_a_value_on_it(
+    study: Defined[Study],
+) -> None:
+    with pytest.raises(ParameterError, match="grid_exponent"):
+        next_round(study, [FEATURE], number=1, clip=0.125)
+
+    assert next_round(study, [FEATURE], number=1, clip=0.125, on_grid=True).on_grid
+
+
+def test_a_round_without_features_is_refused(study: Defined[Study]) -> None:
+    with pytest.raises(ParameterError):
+        next_round(study, [], number=1)
