@@ -11,19 +11,22 @@ import grpc
 from demur_client.connection import send
 from demur_client.device import Device
 from demur_proto.arrays import Values
+from demur_proto.calls import calling
 from demur_proto.definition import Defined, read_round, read_study
-from demur_proto.errors import WireError
+from demur_proto.errors import ConnectionLost, WireError
 from demur_proto.round import Round
-from demur_proto.status import error_of
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
 
+PEER = "the collector"
 RETRY_S = 0.5  #: pause before the same bytes are sent again after TRY_LATER
 CALL_S = 30.0  #: deadline of a single call
 COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
 
 logger = logging.getLogger(__name__)
+
+Call = grpc.aio.StreamStreamCall[collector_pb2.VisitRequest, collector_pb2.VisitResponse]
 
 
 class Watcher(Protocol):
@@ -53,10 +56,8 @@ async def fetch_study(channel: grpc.aio.Channel, *, study_hash: bytes = b"") -> 
     request = collector_pb2.GetStudyRequest(
         protocol_version=PROTOCOL_VERSION, study_hash=study_hash
     )
-    try:
+    async with calling(PEER):
         response = await stub.GetStudy(request, timeout=CALL_S)
-    except grpc.RpcError as error:
-        raise error_of(error, peer="the collector") from None
     study = read_study(response.definition)
     if study_hash and study.hash != study_hash:
         raise WireError("the collector sent another study than the one asked for")
@@ -74,6 +75,8 @@ async def visit(
     """Answer every round that the collector pushes, in order.
 
     Every round gets exactly one report of the same size in its slot, whatever the device decided.
+    A round without a slot (`answer_after_ms` is 0) is answered as soon as its value is computed, so
+    the time of the report shows how long that took.
 
     Args:
         device: who answers.
@@ -88,63 +91,76 @@ async def visit(
         DemurError: the collector refused, or broke the protocol.
     """
     call = collector_pb2_grpc.CollectorStub(channel).Visit()
-    pending: dict[bytes, tuple[int, report_pb2.Report]] = {}
-    reached = after_round
     try:
-        hello = collector_pb2.Hello(
-            protocol_version=PROTOCOL_VERSION,
-            study_hash=device.study.hash,
-            after_round=after_round,
-        )
-        await send(call, collector_pb2.VisitRequest(hello=hello))
-        while pending or not last_round or reached < last_round:
-            message = await call.read()
-            if not isinstance(message, collector_pb2.VisitResponse):
-                return  # the collector has ended the stream
-            kind = message.WhichOneof("message")
-            if kind == "opened_round":
-                asked = read_round(message.opened_round.definition, study=device.study)
-                number = asked.value.number
-                if watcher:
-                    watcher.received(number)
-                report = await _in_its_slot(device, asked)
-                pending[report.report_id] = number, report
-                reached = max(reached, number)
-                request = collector_pb2.VisitRequest(report=report)
-                if watcher:
-                    watcher.sent(number, size_bytes=request.ByteSize())
-                await send(call, request)
-            elif kind == "receipt":
-                if message.receipt.report_id not in pending:
-                    raise WireError("the collector acknowledged a report that was never sent")
-                number, report = pending.pop(message.receipt.report_id)
-                disposition = message.receipt.disposition
-                if watcher:
-                    watcher.answered(number, disposition=disposition)
-                if disposition == report_pb2.DISPOSITION_TRY_LATER:
-                    await anyio.sleep(RETRY_S)
-                    pending[report.report_id] = number, report
-                    await send(call, collector_pb2.VisitRequest(report=report))
-                elif disposition not in COUNTED:
-                    logger.warning("round %d: %s", number, report_pb2.Disposition.Name(disposition))
-    except grpc.RpcError as error:
-        raise error_of(error, peer="the collector") from None
+        async with calling(PEER):
+            hello = collector_pb2.Hello(
+                protocol_version=PROTOCOL_VERSION,
+                study_hash=device.study.hash,
+                after_round=after_round,
+            )
+            await send(call, collector_pb2.VisitRequest(hello=hello))
+            await _attend(device, call, after_round, last_round, watcher)
     finally:
         call.cancel()
+
+
+async def _attend(
+    device: Device, call: Call, reached: int, last_round: int, watcher: Watcher | None
+) -> None:
+    """Answer what comes, from the welcome to the last receipt."""
+    pending: dict[bytes, tuple[int, report_pb2.Report]] = {}
+
+    async def hand_in(number: int, report: report_pb2.Report) -> None:
+        pending[report.report_id] = number, report
+        request = collector_pb2.VisitRequest(report=report)
+        if watcher:
+            watcher.sent(number, size_bytes=request.ByteSize())
+        await send(call, request)
+
+    while pending or not last_round or reached < last_round:
+        message = await call.read()
+        if not isinstance(message, collector_pb2.VisitResponse):
+            if pending or last_round:
+                raise ConnectionLost(f"{PEER} ended the visit before it was over")
+            return
+        kind = message.WhichOneof("message")
+        if kind == "opened_round":
+            asked = read_round(message.opened_round.definition, study=device.study)
+            number = asked.value.number
+            if watcher:
+                watcher.received(number)
+            await hand_in(number, await _in_its_slot(device, asked))
+            reached = max(reached, number)
+        elif kind == "receipt":
+            if message.receipt.report_id not in pending:
+                raise WireError(f"{PEER} acknowledged a report that was never sent")
+            number, report = pending.pop(message.receipt.report_id)
+            disposition = message.receipt.disposition
+            if watcher:
+                watcher.answered(number, disposition=disposition)
+            if disposition == report_pb2.DISPOSITION_TRY_LATER:
+                await anyio.sleep(RETRY_S)
+                await hand_in(number, report)
+            elif disposition not in COUNTED:
+                logger.warning("round %d: not counted, disposition %s", number, disposition)
 
 
 async def _in_its_slot(device: Device, asked: Defined[Round]) -> report_pb2.Report:
     """The report to a round, when its public slot has come.
 
     The value is computed aside; what is not ready when the slot comes is answered with cover, so
-    that neither the size of a person's data nor a failure shows in the time.
+    that neither the size of a person's data nor a failure shows in the time. A late evaluation is
+    abandoned, not stopped: its source may be asked about the next round meanwhile.
     """
     if not asked.value.answer_after_ms:
         return device.report(asked, device.evaluate(asked))
     slot = time.monotonic() + asked.value.answer_after_ms / 1000
     value: Values | None = None
+    alone = anyio.CapacityLimiter(1)  # the shared one would make a device wait for slower ones
     with anyio.move_on_after(asked.value.answer_after_ms / 1000 * 0.9):
-        value = await anyio.to_thread.run_sync(device.evaluate, asked, abandon_on_cancel=True)
+        value = await anyio.to_thread.run_sync(
+            device.evaluate, asked, abandon_on_cancel=True, limiter=alone
+        )
     report = device.report(asked, value)
     await anyio.sleep(max(0.0, slot - time.monotonic()))
     return report

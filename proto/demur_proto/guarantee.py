@@ -42,21 +42,21 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
     """
     pair_epsilon, pair_delta = conversions.pair_epsilon_delta(study.epsilon, study.delta)
     if study.measure is Measure.GDP:
-        in_measure = f"{_at_least(study.budget)}-GDP"
-        pair = f"{_at_least(conversions.pair_mu(study.budget))}-GDP"
+        in_measure = f"{at_least(study.budget)}-GDP"
+        pair = f"{at_least(conversions.pair_mu(study.budget))}-GDP"
     else:
-        in_measure = f"{_at_least(study.budget)}-zCDP"
-        pair = f"{_at_least(conversions.pair_rho(study.budget))}-zCDP"
+        in_measure = f"{at_least(study.budget)}-zCDP"
+        pair = f"{at_least(conversions.pair_rho(study.budget))}-zCDP"
     statement = (
-        f"({_at_least(study.epsilon)}, {_at_least(study.delta)})-differential privacy, from "
+        f"({at_least(study.epsilon)}, {at_least(study.delta)})-differential privacy, from "
         f"{in_measure}, over all rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. "
-        f"View: {VIEWS[study.view]}. Between two arbitrary people: ({_at_least(pair_epsilon)}, "
-        f"{_at_least(pair_delta, digits=3)}), from {pair}. Noise: {NOISE}."
+        f"View: {VIEWS[study.view]}. Between two arbitrary people: ({at_least(pair_epsilon)}, "
+        f"{at_least(pair_delta, digits=3)}), from {pair}. Noise: {NOISE}."
     )
     if study.view is View.AGGREGATE:
         statement += (
             " The collector, its store and its backups are trusted: one report on its own is only "
-            f"{_at_least(per_report_mu, digits=2)}-GDP. The noise is split over "
+            f"{at_least(per_report_mu, digits=2)}-GDP. The noise is split over "
             f"{study.noise_shares} devices; {study.dishonest} dishonest ones are tolerated, and "
             f"fewer than {study.minimum_cohort} reports are never released."
         )
@@ -73,10 +73,10 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
     )
 
 
-def _at_least(value: float, *, digits: int = 6) -> str:
-    """A number in so many digits, rounded up: a promise must hold as it is printed.
+def at_least(value: float, *, digits: int = 6) -> str:
+    """A number in so many significant digits, rounded up: a promise must hold as printed.
 
-    >>> _at_least(1.0), _at_least(1e-6), _at_least(9.41, digits=2)
+    >>> at_least(1.0), at_least(1e-6), at_least(9.41, digits=2)
     ('1', '1e-06', '9.5')
     """
     outward = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))

@@ -1,21 +1,25 @@
 """The analyst's side: ask a question, see the release, ask the next one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import grpc
 
 from demur_proto.asking import next_round
+from demur_proto.calls import calling
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import StateError
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
-from demur_proto.status import error_of
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
 
 CALL_S = 30.0  #: deadline of a single short call
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 << 20),  # a release is four times as large as a report
+    ("grpc.enable_http_proxy", 0),
+)
 PEER = "the collector"
 
 
@@ -44,16 +48,13 @@ class Analyst:
             DemurError: it refuses the study.
         """
         defined = define_study(study)
-        options = (("grpc.enable_http_proxy", 0),)
-        async with grpc.aio.insecure_channel(target, options=options) as channel:
+        async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
             request = analyst_pb2.CreateStudyRequest(
                 protocol_version=PROTOCOL_VERSION, definition=defined.definition
             )
-            try:
+            async with calling(PEER):
                 await stub.CreateStudy(request, timeout=CALL_S)
-            except grpc.RpcError as error:
-                raise error_of(error, peer=PEER) from None
             yield cls(stub, defined)
 
     async def open(
@@ -89,10 +90,8 @@ class Analyst:
             )
         )
         request = analyst_pb2.OpenRoundRequest(definition=asked.definition)
-        try:
+        async with calling(PEER):
             await self._stub.OpenRound(request, timeout=CALL_S)
-        except grpc.RpcError as error:
-            raise error_of(error, peer=PEER) from None
         self._rounds += 1
         return asked
 
@@ -105,18 +104,17 @@ class Analyst:
             StateError: it did not get them in time; it stays open.
             DemurError: the collector went away.
         """
-        request = analyst_pb2.CloseRoundRequest(
-            round_hash=asked.hash, after_reports=after_reports
-        )
-        try:
-            response = await self._stub.CloseRound(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        request = analyst_pb2.CloseRoundRequest(round_hash=asked.hash, after_reports=after_reports)
+        async with calling(PEER):
+            try:
+                response = await self._stub.CloseRound(request, timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise
                 raise StateError(
                     f"round {asked.value.number} did not get {after_reports} reports within "
                     f"{timeout_s:g} s; it stays open"
                 ) from None
-            raise error_of(error, peer=PEER) from None
         return Release.of(response.release)
 
     async def ask(
@@ -146,7 +144,7 @@ class Analyst:
         wanted = self.study.value.minimum_cohort if reports is None else reports
         return await self.close(asked, after_reports=wanted, timeout_s=timeout_s)
 
-    async def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+    async def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:
         """Every release of the study from a round's number on, then each new one.
 
         Raises:
@@ -157,9 +155,11 @@ class Analyst:
         )
         call = self._stub.WatchReleases(request)
         try:
-            async for response in call:
+            while True:
+                async with calling(PEER):
+                    response = await call.read()
+                if not isinstance(response, analyst_pb2.WatchReleasesResponse):
+                    return  # the collector has ended the stream
                 yield Release.of(response.release)
-        except grpc.RpcError as error:
-            raise error_of(error, peer=PEER) from None
         finally:
             call.cancel()

@@ -1,6 +1,7 @@
 """The analyst's gRPC face of a collector: translate, delegate, translate back."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -60,8 +61,9 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         self, request: analyst_pb2.WatchReleasesRequest, context: Context
     ) -> AsyncIterator[analyst_pb2.WatchReleasesResponse]:
         """Every release of a study, then each new one."""
-        releases = self._collector.watch_releases(
+        published = self._collector.watch_releases(
             request.study_hash, from_number=max(1, request.from_number)
         )
-        async for release in releases:
-            yield analyst_pb2.WatchReleasesResponse(release=release.message())
+        async with aclosing(published) as releases:
+            async for release in releases:
+                yield analyst_pb2.WatchReleasesResponse(release=release.message())

@@ -3,8 +3,8 @@
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 
 import anyio
 import numpy as np
@@ -17,7 +17,8 @@ from demur_proto.definition import (
     read_study,
     study_hash_of,
 )
-from demur_proto.errors import NotFoundError, StateError, WireError
+from demur_proto.errors import NotFoundError, StateError, UnsupportedError, WireError
+from demur_proto.frames import MAXIMUM_FRAME_BYTES
 from demur_proto.hmacs import PreparedKey, hmac_by_message, prepare_key
 from demur_proto.mechanisms.gaussian import mechanism_for
 from demur_proto.release import Release
@@ -31,6 +32,17 @@ from demur_server.store.base import Batch, Store, Totals
 logger = logging.getLogger(__name__)
 
 
+class _Bell:
+    """Wakes everyone who waits for news."""
+
+    def __init__(self) -> None:
+        self.next = anyio.Event()  # take it before looking, or news may slip in between
+
+    def ring(self) -> None:
+        self.next.set()
+        self.next = anyio.Event()
+
+
 @dataclass(slots=True)
 class _Asking:
     """A round as the collector runs it."""
@@ -38,9 +50,10 @@ class _Asking:
     study: Defined[Study]
     asked: Defined[Round]
     word_limit: int
-    maximum_reports: int  # beyond this, 64-bit sums could overflow
+    room: int  # how many more reports fit before 64-bit sums could overflow
     digest_key: PreparedKey | None  # destroyed when the round closes
     open: bool = True
+    news: _Bell = field(default_factory=_Bell)  # rings when reports were counted, and at the end
 
 
 class Collector:
@@ -52,7 +65,9 @@ class Collector:
         self._rounds: dict[bytes, list[_Asking]] = {}  # by study, in order of their numbers
         self._by_hash: dict[bytes, _Asking] = {}
         self._changing = anyio.Lock()  # studies, rounds and releases change one at a time
-        self._news = anyio.Event()
+        # One bell for each kind of news: a report must not wake every device that is visiting.
+        self._opened = _Bell()
+        self._published = _Bell()
 
     async def create_study(self, definition: bytes) -> Defined[Study]:
         """Fix a study; the same definition again changes nothing.
@@ -95,6 +110,7 @@ class Collector:
         """
         study = self.study(study_hash_of(definition))
         asked = read_round(definition, study=study)
+        _check_size(asked.value)
         async with self._changing:
             if asked.hash in self._by_hash:
                 return asked
@@ -109,13 +125,13 @@ class Collector:
                 study=study,
                 asked=asked,
                 word_limit=word_limit,
-                maximum_reports=((1 << 63) - 1) // word_limit,
+                room=((1 << 63) - 1) // word_limit,
                 digest_key=prepare_key(secrets.token_bytes(32)),
             )
             rounds.append(asking)
             self._by_hash[asked.hash] = asking
         logger.info("study %s: round %d open", study.hash.hex()[:16], asked.value.number)
-        self._announce()
+        self._opened.ring()
         return asked
 
     async def submit(self, round_hash: bytes, report_ids: bytes, words: bytes) -> list[int]:
@@ -164,10 +180,14 @@ class Collector:
         return dispositions
 
     async def _admit(self, asking: _Asking, batch: Batch) -> list[int]:
-        counted = await self._store.totals(asking.asked.hash)
-        if counted.reports + len(batch.report_ids) > asking.maximum_reports:
+        # Room is taken before the store is asked and given back after, so that batches on their way
+        # at the same time cannot overflow the sums together.
+        if len(batch.report_ids) > asking.room:
             return [report_pb2.DISPOSITION_INVALID] * len(batch.report_ids)
+        asking.room -= len(batch.report_ids)
         dispositions = await self._store.admit(asking.asked.hash, batch)
+        accepted = dispositions.count(report_pb2.DISPOSITION_ACCEPTED)
+        asking.room += len(dispositions) - accepted
         conflicts = dispositions.count(report_pb2.DISPOSITION_CONFLICT)
         if conflicts:
             logger.error(
@@ -175,7 +195,8 @@ class Collector:
                 asking.asked.value.number,
                 conflicts,
             )
-        self._announce()
+        if accepted:
+            asking.news.ring()
         return dispositions
 
     async def totals(self, round_hash: bytes) -> Totals:
@@ -198,12 +219,16 @@ class Collector:
             NotFoundError: no such round.
         """
         asking = self._asking(round_hash)
-        while asking.open and (await self._store.totals(round_hash)).reports < after_reports:
-            await self._news.wait()
+        while asking.open:
+            news = asking.news.next
+            if (await self._store.totals(round_hash)).reports >= after_reports:
+                break
+            await news.wait()
         async with self._changing:
             totals = await self._store.close_round(round_hash)
             asking.open = False
             asking.digest_key = None
+            asking.news.ring()
             sums = totals.sums.tolist()
             release = await self._store.add_release(
                 make_release(asking.study, asking.asked, sums, reports=totals.reports)
@@ -215,7 +240,7 @@ class Collector:
             release.reports,
             release.withheld,
         )
-        self._announce()
+        self._published.ring()
         return release
 
     async def release(self, round_hash: bytes) -> Release:
@@ -234,12 +259,12 @@ class Collector:
 
     async def open_rounds(
         self, study_hash: bytes, *, after_round: int = 0
-    ) -> AsyncIterator[Defined[Round]]:
+    ) -> AsyncGenerator[Defined[Round], None]:
         """Every open round with a larger number, then each new one, without end."""
         rounds = self._rounds[self.study(study_hash).hash]
         at = min(after_round, len(rounds))
         while True:
-            news = self._news
+            news = self._opened.next
             while at < len(rounds):
                 asking = rounds[at]
                 at += 1
@@ -249,16 +274,19 @@ class Collector:
 
     async def watch_releases(
         self, study_hash: bytes, *, from_number: int = 1
-    ) -> AsyncIterator[Release]:
+    ) -> AsyncGenerator[Release, None]:
         """Every release from a round's number on, as published, then each new one, without end."""
         study = self.study(study_hash)
         seen: set[int] = set()
         while True:
-            news = self._news
+            news = self._published.next
             for release in await self._store.releases(study.hash, from_number=from_number):
                 if release.number not in seen:
                     seen.add(release.number)
                     yield release
+            while from_number in seen:  # later ones may have been published before it
+                seen.remove(from_number)
+                from_number += 1
             await news.wait()
 
     def rounds_opened(self, study_hash: bytes) -> int:
@@ -269,7 +297,7 @@ class Collector:
         """Close each round when the time it names has come; runs until cancelled."""
         while True:
             now_ms = time.time() * 1000
-            news = self._news
+            news = self._opened.next
             due = [a for a in self._by_hash.values() if a.open and a.asked.value.close_unix_ms]
             for asking in due:
                 if asking.asked.value.close_unix_ms <= now_ms:
@@ -278,15 +306,21 @@ class Collector:
             with anyio.move_on_after(max(0.0, min(waits) / 1000) if waits else None):
                 await news.wait()
 
-    def _announce(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
-
     def _asking(self, round_hash: bytes) -> _Asking:
         try:
             return self._by_hash[round_hash]
         except KeyError:
             raise NotFoundError(f"there is no round {round_hash.hex()[:16]}") from None
+
+
+def _check_size(asked: Round) -> None:
+    """Refuse a round whose reports would fit no message, so that nobody could answer it."""
+    size = asked.dimension * asked.word_type.size_bytes + REPORT_ID_BYTES
+    if size > MAXIMUM_FRAME_BYTES:
+        raise UnsupportedError(
+            f"reports of {asked.dimension} {asked.word_type} words take {size} bytes each, "
+            f"and a message holds {MAXIMUM_FRAME_BYTES}; ask for fewer coordinates at a time"
+        )
 
 
 def _inside(rows: Words, limit: int) -> Flags:

@@ -1,6 +1,7 @@
 """The devices' gRPC face of a collector: translate, delegate, translate back."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -55,7 +56,12 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
     async def SubmitFrames(  # type: ignore[override]  # as above
         self, request_iterator: AsyncIterator[collector_pb2.SubmitFramesRequest], context: Context
     ) -> None:
-        """The same, for many devices at once."""
+        """The same, for many devices at once.
+
+        A gateway must read while it sends. Receipts that it leaves unread fill its stream's window
+        (64 KiB at first, some MiB once it has grown), and then no more of its frames are taken. Other
+        streams do not notice, and nothing is lost.
+        """
         kind = collector_pb2.SubmitFramesResponse
 
         async def receive(write: Write) -> None:
@@ -91,10 +97,11 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 await context.write(response)
 
         async def push() -> None:
-            rounds = self._collector.open_rounds(study_hash, after_round=hello.after_round)
-            async for asked in rounds:
-                opened = collector_pb2.OpenedRound(definition=asked.definition)
-                await write(kind(opened_round=opened))
+            opened = self._collector.open_rounds(study_hash, after_round=hello.after_round)
+            async with aclosing(opened) as rounds:
+                async for asked in rounds:
+                    message = collector_pb2.OpenedRound(definition=asked.definition)
+                    await write(kind(opened_round=message))
 
         welcome = collector_pb2.Welcome(
             protocol_version=PROTOCOL_VERSION, rounds=self._collector.rounds_opened(study_hash)

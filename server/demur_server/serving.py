@@ -1,5 +1,6 @@
 """A collector on its two loopback ports."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import aio as health
 
+from demur_proto.checks import check_integer
 from demur_proto.errors import StateError
 from demur_proto.frames import MAXIMUM_FRAME_BYTES
 from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
@@ -18,10 +20,12 @@ from demur_server.interceptor import Guard
 from demur_server.service import CollectorService
 
 HOST = "127.0.0.1"  # nobody is authenticated yet, so nothing else is offered
+PENDING_CALLS = 1 << 16  #: calls that may wait to be taken up; gRPC's own limit cancels the rest
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # or two collectors would silently share a port
     ("grpc.max_receive_message_length", MAXIMUM_FRAME_BYTES + 65536),
-    ("grpc.max_pending_requests", 1 << 16),
+    ("grpc.server.max_pending_requests", PENDING_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
@@ -48,35 +52,62 @@ async def served(
         drain_s: how long open calls may go on at the end, seconds.
 
     Raises:
+        ParameterError: a port is not a number from 0 to 65535.
         StateError: a port is in use.
     """
-    device_side, analyst_side = _server(), _server()
-    collector_pb2_grpc.add_CollectorServicer_to_server(CollectorService(collector), device_side)
-    analyst_pb2_grpc.add_AnalystServicer_to_server(AnalystService(collector), analyst_side)
-    ports = Ports(
-        collector=_bind(device_side, collector_port), analyst=_bind(analyst_side, analyst_port)
-    )
-    async with anyio.create_task_group() as tasks:
-        await device_side.start()
-        await analyst_side.start()
-        tasks.start_soon(collector.close_due_rounds)
-        try:
-            yield ports
-        finally:
+    servers: list[grpc.aio.Server] = []
+    raised: Exception | None = None
+    try:
+        ports = Ports(
+            collector=await _listen(servers, collector_port, CollectorService(collector)),
+            analyst=await _listen(servers, analyst_port, AnalystService(collector)),
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(collector.close_due_rounds)
+            try:
+                yield ports
+            except Exception as error:  # noqa: BLE001  raised below, outside the group
+                raised = error
             tasks.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await analyst_side.stop(drain_s)
-                await device_side.stop(drain_s)
+    finally:
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as stopping:
+                for server in servers:
+                    stopping.start_soon(server.stop, drain_s)
+    if raised is not None:
+        raise raised  # as it was: a group would hide it from the caller's except
 
 
-def _server() -> grpc.aio.Server:
+async def _listen(
+    servers: list[grpc.aio.Server], port: int, service: CollectorService | AnalystService
+) -> int:
+    """Start a server, put it where it will be stopped, and say on which port it listens."""
+    check_integer("port", port, 0, 65535)
+    _check_free(port)
     server = grpc.aio.server(interceptors=[Guard()], options=OPTIONS)
+    servers.append(server)
     health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
-    return server
-
-
-def _bind(server: grpc.aio.Server, port: int) -> int:
+    if isinstance(service, CollectorService):
+        collector_pb2_grpc.add_CollectorServicer_to_server(service, server)
+    else:
+        analyst_pb2_grpc.add_AnalystServicer_to_server(service, server)
     try:
         return server.add_insecure_port(f"{HOST}:{port}")
-    except RuntimeError:
+    except RuntimeError:  # somebody took it since
+        raise StateError(f"port {port} on {HOST} is in use; choose another, or 0") from None
+    finally:
+        # Even without a port: a server that never started cannot be stopped. It keeps what it has
+        # for ever, and its last word, a debug message about itself, can crash the process.
+        await server.start()
+
+
+def _check_free(port: int) -> None:
+    """Refuse a port in use before gRPC does, which says less and writes to stderr."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+    except PermissionError:
+        raise StateError(f"port {port} on {HOST} is not permitted; choose another, or 0") from None
+    except OSError:
         raise StateError(f"port {port} on {HOST} is in use; choose another, or 0") from None

@@ -60,13 +60,12 @@ class MemoryStore:
             )
         ]
 
-    def _admit_one(
-        self, counting: _Counting, identity: bytes, digest: bytes, row: Integers
-    ) -> int:
-        known = counting.digests.setdefault(identity, digest)
-        if known is not digest:
+    def _admit_one(self, counting: _Counting, identity: bytes, digest: bytes, row: Integers) -> int:
+        known = counting.digests.get(identity)
+        if known is not None:
             same = known == digest
             return report_pb2.DISPOSITION_DUPLICATE if same else report_pb2.DISPOSITION_CONFLICT
+        counting.digests[identity] = digest
         counting.sums += row
         counting.reports += 1
         return report_pb2.DISPOSITION_ACCEPTED
@@ -74,9 +73,7 @@ class MemoryStore:
     async def totals(self, round_hash: bytes) -> Totals:
         """What a round has counted so far."""
         counting = self._counting(round_hash)
-        return Totals(
-            reports=counting.reports, sums=counting.sums.copy(), closed=counting.closed
-        )
+        return Totals(reports=counting.reports, sums=counting.sums.copy(), closed=counting.closed)
 
     async def close_round(self, round_hash: bytes) -> Totals:
         """Close a round, for ever."""

@@ -1,0 +1,78 @@
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from demur_client.connection import connected
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round, define_study
+from demur_proto.round import Feature, Round
+from demur_proto.study import Study, design_study
+from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
+from demur_server.collector import Collector
+from demur_server.serving import Ports, served
+from demur_server.store.memory import MemoryStore
+
+Ask = Callable[..., Defined[Round]]
+
+
+@pytest.fixture
+def study() -> Defined[Study]:
+    """A contract under which two reports make a release; words up to about 26,000 grid steps."""
+    return define_study(
+        design_study(
+            name="test",
+            epsilon=1.0,
+            delta=1e-6,
+            answers=3,
+            minimum_cohort=2,
+            grid_exponent=-7,
+            maximum_dimension=1 << 20,
+        )
+    )
+
+
+@pytest.fixture
+def ask(study: Defined[Study]) -> Ask:
+    """A round of the study: its number, and what `next_round` takes."""
+
+    def asked(number: int, **changes: object) -> Defined[Round]:
+        options: dict[str, object] = {"features": [Feature(name="x")], "on_grid": True, **changes}
+        return define_round(next_round(study, number=number, **options))  # type: ignore[arg-type]
+
+    return asked
+
+
+@pytest.fixture
+async def collector(study: Defined[Study]) -> Collector:
+    """A collector that has the study."""
+    made = Collector(MemoryStore())
+    await made.create_study(study.definition)
+    return made
+
+
+@pytest.fixture
+async def ports(collector: Collector) -> AsyncIterator[Ports]:
+    """The collector on loopback."""
+    async with served(collector, drain_s=0.1) as listening:
+        yield listening
+
+
+@pytest.fixture
+async def channel(ports: Ports) -> AsyncIterator[grpc.aio.Channel]:
+    """To the devices' port."""
+    async with connected(f"127.0.0.1:{ports.collector}") as made:
+        yield made
+
+
+@pytest.fixture
+def devices(channel: grpc.aio.Channel) -> "collector_pb2_grpc.CollectorAsyncStub":
+    """The devices' stub."""
+    return collector_pb2_grpc.CollectorStub(channel)
+
+
+@pytest.fixture
+async def analysts(ports: Ports) -> "AsyncIterator[analyst_pb2_grpc.AnalystAsyncStub]":
+    """The analysts' stub."""
+    async with connected(f"127.0.0.1:{ports.analyst}") as made:
+        yield analyst_pb2_grpc.AnalystStub(made)
