@@ -47,15 +47,15 @@ async def follow(session: Session) -> None:
 
 async def investigate(session: Session) -> Learned:
     """Ask, learn, ask on."""
-    counts = {day: await session.ask(bought(day), on_grid=True) for day in DAYS}
+    counts = {day: await session.ask(bought(day)) for day in DAYS}
     day = max(counts, key=lambda day: counts[day].estimate[0])
-    buyers = await session.ask(bought(day), on_grid=True)
+    buyers = await session.ask(bought(day))
 
     spenders = {}
     low, high = 0.0, HIGHEST
     for _ in range(HALVINGS):
         dollars = (low + high) / 2
-        spenders[dollars] = await session.ask(spent(day, dollars), on_grid=True)
+        spenders[dollars] = await session.ask(spent(day, dollars))
         if spenders[dollars].estimate[0] > buyers.estimate[0] / 2:
             low = dollars
         else:

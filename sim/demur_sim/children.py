@@ -6,16 +6,20 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
-from demur_proto.errors import ConnectionLost, DemurError
+from demur_proto.errors import ConnectionLost, DemurError, StateError
 
 STOP_S = 10.0  #: how long a child may take to stop when asked
+NO_MAIN_GUARD = 86  #: exit code of a child whose script would start everything again
 
 
 class Child:
@@ -28,7 +32,7 @@ class Child:
             name: what errors call it.
             main: a function of this package; called with the child's end of the pipe and the
                 arguments.
-            arguments: picklable.
+            arguments: picklable and small; `hand_over` is for what may be large.
         """
         context = multiprocessing.get_context("spawn")
         self.name = name
@@ -36,14 +40,32 @@ class Child:
         self.process: SpawnProcess = context.Process(
             target=_run, args=(main, theirs, *arguments), name=name, daemon=True
         )
-        self.process.start()
+        try:
+            with _interrupts_held():
+                self.process.start()
+        except RuntimeError:  # this is a child itself, which reads a script that starts everything
+            sys.exit(NO_MAIN_GUARD)
         theirs.close()
 
-    def tell(self, message: object) -> None:
-        """Send it something.
+    async def hand_over(self, message: object) -> None:
+        """Send it something of any size; picklable.
+
+        Large arguments must not travel with the start: `multiprocessing` would wait for ever for a
+        child that stops before it has read them.
 
         Raises:
-            ConnectionLost: it has stopped.
+            DemurError: it has stopped.
+        """
+        try:
+            await anyio.to_thread.run_sync(self._pipe.send, message)
+        except OSError:
+            raise self._how_it_stopped() from None
+
+    def tell(self, message: object) -> None:
+        """Send it something small.
+
+        Raises:
+            DemurError: it has stopped.
         """
         try:
             self._pipe.send(message)
@@ -54,8 +76,7 @@ class Child:
         """The next thing it says.
 
         Raises:
-            DemurError: what ended it, if it said so.
-            ConnectionLost: it stopped without a word.
+            DemurError: what ended it, if it said so; else how it stopped.
         """
         try:
             if not self._pipe.poll():
@@ -67,16 +88,21 @@ class Child:
             raise message
         return message
 
-    def stopped(self) -> ConnectionLost | None:
+    def stopped(self) -> DemurError | None:
         """How it stopped, if it has."""
         self.process.join(0.2)
         return self._how_it_stopped() if self.process.exitcode is not None else None
 
-    def _how_it_stopped(self) -> ConnectionLost:
+    def _how_it_stopped(self) -> DemurError:
         self.process.join(STOP_S)
         code = self.process.exitcode
         if code is None:
             return ConnectionLost(f"the {self.name} process closed its pipe")
+        if code == NO_MAIN_GUARD:
+            return StateError(
+                "every process reads the script that started it: keep what the script does behind "
+                '`if __name__ == "__main__":`'
+            )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return ConnectionLost(f"the {self.name} process {how} before it was done")
 
@@ -93,20 +119,44 @@ class Child:
         self.process.close()
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start children that never see an interrupt: their parent decides what it means.
+
+    A terminal sends Ctrl-C to all of them. Ignoring it once they run is too late: they take a
+    while to get there.
+    """
+    resource_tracker.ensure_running()  # it is started with the first child, and would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run(main: Callable[..., None], pipe: Connection, *arguments: object) -> None:
     """In the child: end with the parent, and hand our own errors to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         main(pipe, *arguments)
     except BaseException as error:
+        if _is_closed(pipe):
+            sys.exit(1)  # whatever it is, nobody wants to know
         ours = ours_in(error)
         if ours is None:
             raise
-        try:
+        with suppress(OSError):
             pipe.send(ours)
-        except OSError:
-            sys.exit(1)  # the parent is gone, so is the need to tell
+
+
+def _is_closed(pipe: Connection) -> bool:
+    """Whether the parent has closed its end, or is gone."""
+    try:
+        while pipe.poll():
+            pipe.recv()
+    except (EOFError, OSError):
+        return True
+    return False
 
 
 def _end_with_parent() -> None:

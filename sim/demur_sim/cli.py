@@ -6,10 +6,15 @@ install can run a device's commands.
 
 import argparse
 import importlib
+import os
+import select
+import signal
 import sys
-import traceback
-from collections.abc import Sequence
-from importlib.metadata import version
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 # Which module adds which commands, what they are for, and the extra they need.
 COMMANDS = {
@@ -21,62 +26,102 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 is success, 2 bad usage, 1 anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    wanted = next((word for word in given if not word.startswith("-")), "")
+    try:
+        with _terminable():
+            code = _run(given, wanted)
+            sys.stdout.flush()
+            return code
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  a bug becomes one line here
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return 1
+        if "--debug" in given:
+            import traceback
+
+            traceback.print_exc()
+        message, code = _explained(error, wanted)
+        print(f"demur: error: {' '.join(message.split())}", file=sys.stderr)
+        return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"demur: error: {message} ({self.prog} --help explains)\n")
+
+
+def _run(given: Sequence[str], wanted: str) -> int:
+    from importlib.metadata import version
+
+    parser = _Parser(
         prog="demur",
         description="Local differential privacy in which the accounting lives with the person.",
         epilog="Each command explains itself: demur COMMAND --help",
     )
     parser.add_argument("--version", action="version", version=f"demur {version('demur')}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    wanted = next((word for word in given if not word.startswith("-")), None)
-    for name, (module, purpose, extra) in COMMANDS.items():
+    subparsers = parser.add_subparsers(
+        title="commands", dest="command", required=True, metavar="COMMAND"
+    )
+    for name, (module, purpose, _) in COMMANDS.items():
         if name != wanted:
             subparsers.add_parser(name, help=purpose)
             continue
-        try:
-            importlib.import_module(module).add_commands(subparsers)
-        except ModuleNotFoundError as error:
-            return _missing(name, extra, error)
+        importlib.import_module(module).add_commands(subparsers)
+        subparsers.choices[name].add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
+        )
     options = parser.parse_args(given)
-    return _run(options, extra=COMMANDS[options.command][2])
+    return int(options.run(options))
 
 
-def _run(options: argparse.Namespace, *, extra: str) -> int:
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let a request to terminate end things as cleanly as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)  # while an event loop runs, it is the loop's own
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where signals are somebody else's business
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _explained(error: BaseException, command: str) -> tuple[str, int]:
+    """What to say about an error, and the exit code."""
     from demur_proto.errors import DemurError, ParameterError
 
-    try:
-        return int(options.run(options))
-    except KeyboardInterrupt:
-        return _failed("interrupted; nothing was kept", options)
-    except BrokenPipeError:
-        sys.stderr.close()  # nobody reads; say nothing more
-        return 1
-    except ModuleNotFoundError as error:
-        return _missing(options.command, extra, error)
-    except ParameterError as error:
-        return _failed(str(error), options, code=2)
-    except DemurError as error:
-        return _failed(str(error), options)
-    except Exception as error:  # noqa: BLE001  the last place where a bug can become one line
-        kind = type(error).__name__
-        return _failed(f"a bug, sorry: {kind}: {error} (--debug shows where)", options)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; nothing was kept", 1
+    if isinstance(error, ParameterError):
+        return str(error), 2
+    if isinstance(error, DemurError):
+        return str(error), 1
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("demur_"):
+        install = f"pip install 'demur[{COMMANDS[command][2]}]'"
+        return f"`demur {command}` needs {error.name}; install it with: {install}", 1
+    return f"a bug, sorry: {type(error).__name__}: {error} (--debug shows where)", 1
 
 
-def _failed(message: str, options: argparse.Namespace, *, code: int = 1) -> int:
-    if options.debug:
-        traceback.print_exc()
-    print(f"demur: error: {' '.join(message.split())}", file=sys.stderr)
-    return code
-
-
-def _missing(command: str, extra: str, error: ModuleNotFoundError) -> int:
-    print(
-        f"demur: error: `demur {command}` needs {error.name}; "
-        f"install it with: pip install 'demur[{extra}]'",
-        file=sys.stderr,
-    )
-    return 1
+def _is_unread() -> bool:
+    """Whether nobody reads what we print any more; then Python need not complain of it either."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # nothing but errors
+    if not output.poll(0):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # when it exits, Python flushes once more
+    os.close(nowhere)
+    return True
 
 
 if __name__ == "__main__":

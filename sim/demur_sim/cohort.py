@@ -19,7 +19,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for
 from demur_proto.noise import FastSampler
 from demur_proto.round import Linear, Round
 from demur_proto.study import Policy, Study
-from demur_sim.populations import Population
+from demur_sim.populations import Population, side_by_side
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
 
@@ -65,7 +65,7 @@ class Block:
         self._seed = seed
         self._silent = refusal is Refusal.SILENT
         devices = people.stop - people.start
-        self._remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
+        self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
 
     def answer(self, asked: Round, mechanism: GaussianLinear) -> BlockAnswer:
@@ -73,12 +73,10 @@ class Block:
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
         values = evaluate_query(asked.query, self._population, self._people, mechanism.dimension)
         words, squares = mechanism.quantise(values, sampler)
-        charge = charge_units(
-            squares, weight=asked.weight, budget_units=self._study.budget_units
-        )
-        given, self._remaining, self.refused = decide(
+        charge = charge_units(squares, weight=asked.weight, budget_units=self._study.budget_units)
+        given, self.remaining, self.refused = decide(
             charge,
-            remaining=self._remaining,
+            remaining=self.remaining,
             refused=self.refused,
             retire=self._study.policy is Policy.RETIRE,
         )
@@ -180,16 +178,13 @@ def total(parts: Sequence[Integers]) -> Integers:
     return result
 
 
-def evaluate_query(
-    query: Linear, population: Population, people: slice, dimension: int
-) -> Values:
+def evaluate_query(query: Linear, population: Population, people: slice, dimension: int) -> Values:
     """Everyone's value of a query, features side by side [n, dimension].
 
     Raises:
         ParameterError: the features do not give `dimension` coordinates.
     """
-    parts = [population.evaluate(feature, people) for feature in query.features]
-    values = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    values = side_by_side(population, query.features, people)
     if values.shape[1] != dimension:
         raise ParameterError("dimension", dimension, f"{values.shape[1]}, what the features give")
     return values

@@ -1,7 +1,7 @@
 """Fidelity `cohort`: everyone as arrays in this process."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -17,7 +17,7 @@ from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_sim.children import peak_rss_mb
 from demur_sim.cohort import Cohort
-from demur_sim.populations import Population
+from demur_sim.questions import Questions
 from demur_sim.scenario import Refusal
 from demur_sim.session import Aftermath
 
@@ -25,8 +25,11 @@ from demur_sim.session import Aftermath
 class CohortSession:
     """Asks arrays. Made by `cohort_session`."""
 
-    def __init__(self, cohort: Cohort, pool: ThreadPoolExecutor, *, threads: int) -> None:
+    def __init__(
+        self, cohort: Cohort, questions: Questions, pool: ThreadPoolExecutor, *, threads: int
+    ) -> None:
         self._cohort = cohort
+        self._questions = questions
         self._pool = pool
         self._threads = threads
         self._releases: list[Release] = []
@@ -47,35 +50,33 @@ class CohortSession:
     async def ask(
         self,
         *features: Feature,
-        dimension: int | None = None,
-        clip: float = 1.0,
-        on_grid: bool = False,
+        clip: float | None = None,
+        on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
+        question = self._questions.checked(features, clip=clip, on_grid=on_grid)
         asked = define_round(
             next_round(
                 self.study,
-                features,
+                question.features,
                 number=len(self._releases) + 1,
-                dimension=dimension,
-                clip=clip,
-                on_grid=on_grid,
+                dimension=question.dimension,
+                clip=question.clip,
+                on_grid=question.on_grid,
             )
         )
         started = time.monotonic()
         answers = self._cohort.sum(asked.value, self._pool, threads=self._threads)
         self._answering_s += time.monotonic() - started
-        release = make_release(
-            self.study, asked, answers.sums.tolist(), reports=answers.reports
-        )
+        release = make_release(self.study, asked, answers.sums.tolist(), reports=answers.reports)
         self._contributed.append(answers.contributed)
         self._releases.append(release)
         self._news.set()
         self._news = anyio.Event()
         return release
 
-    async def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+    async def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:
         """Every release from a round's number on, then each new one, without end."""
         at = max(0, from_number - 1)
         while True:
@@ -98,9 +99,9 @@ class CohortSession:
 
 @asynccontextmanager
 async def cohort_session(
-    study: Defined[Study], population: Population, *, seed: int, refusal: Refusal, threads: int
+    study: Defined[Study], questions: Questions, *, seed: int, refusal: Refusal, threads: int
 ) -> AsyncIterator[CohortSession]:
     """A session over arrays, blocks dealt to threads."""
-    cohort = Cohort(study, population, seed=seed, refusal=refusal)
+    cohort = Cohort(study, questions.population, seed=seed, refusal=refusal)
     with ThreadPoolExecutor(threads) as pool:
-        yield CohortSession(cohort, pool, threads=threads)
+        yield CohortSession(cohort, questions, pool, threads=threads)

@@ -1,12 +1,17 @@
 """The simulator's commands."""
 
 import argparse
+import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from demur_proto.guarantee import at_least
+from demur_proto.study import View
 from demur_sim.results import Result, save
 from demur_sim.run import Progress, simulate
 from demur_sim.scenario import list_scenarios, load_scenario
@@ -72,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
     if options.scenario is None:
         options.usage_error("which scenario? (--list shows those that are shipped)")
     scenario = load_scenario(options.scenario, overrides=options.set)
+    if importlib.util.find_spec("matplotlib") is None:  # better now than after the run
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     with _progress(shown=not options.quiet and not options.json) as progress:
         result = simulate(
             scenario,
@@ -81,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
             collector_port=options.port,
             progress=progress,
         )
-    folder = options.out or Path("runs") / f"{scenario.name}-{options.seed}"
+    folder = options.out or Path("runs") / f"{scenario.name.replace('/', '-')}-{options.seed}"
     save(result, folder)
     if options.json:
         print(json.dumps(result.summary()))
@@ -108,7 +115,9 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
         return
     from tqdm import tqdm
 
-    with tqdm(unit=" reports", unit_scale=True, dynamic_ncols=True) as bar:
+    known = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    size: dict[str, Any] = {"dynamic_ncols": True} if known else {"ncols": 80, "nrows": 24}
+    with tqdm(unit=" reports", unit_scale=True, **size) as bar:
 
         def update(rounds: int, total_rounds: int, reports: int) -> None:
             bar.total = reports * total_rounds // rounds
@@ -120,26 +129,34 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
 
 def _report(result: Result, folder: Path) -> str:
     study = result.study.value
-    lines = [
-        f"{result.scenario.title or result.scenario.name}",
-        f"  {result.devices:,} devices, {len(result.releases)} rounds, "
-        f"fidelity {result.fidelity}, seed {result.seed}",
-        f"  guarantee        ({study.epsilon:g}, {study.delta:g}), unit one device, neighbour "
-        f"zero-out, view {study.view}",
-        f"  noise            standard error {result.sigma:.1f} of a released sum "
-        f"(view local would need {result.local_sigma:,.0f})",
-        f"  answered rounds  {result.answered_rounds} with a filter on each device, "
+    promise = (
+        f"({at_least(study.epsilon)}, {at_least(study.delta)}), unit one device, "
+        f"neighbour zero-out, view {study.view}"
+    )
+    noise = f"standard error {result.sigma:,.1f} of a released sum"
+    if study.view is not View.LOCAL:
+        noise += f" (view local would need {result.local_sigma:,.0f})"
+    missing = len(result.releases) - result.answered_rounds
+    error = f"{result.rmse:,.1f} with a filter on each device"
+    if missing:
+        error += f" (over the rounds released; {missing} were withheld)"
+    rows = {
+        "guarantee": promise if result.is_private else "none: a refusal shows in the silence",
+        "noise": noise,
+        "answered rounds": f"{result.answered_rounds} with a filter on each device, "
         f"{result.worst_case_rounds} in the worst case at the same noise",
-        f"  error (RMSE)     {result.rmse:.1f} with a filter on each device, "
-        f"{result.worst_case_sigma:.1f} in the worst case for all rounds",
-        f"  refused once     {result.exhausted_fraction:.2%} of devices "
-        "(only a simulator knows this)",
-        f"  took             {result.wall_s:.1f} s",
-    ]
+        "error (RMSE)": f"{error}, {result.worst_case_sigma:,.1f} in the worst case for all rounds",
+        "refused once": f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)",
+        "took": f"{result.wall_s:.1f} s",
+    }
     if result.mechanism.shares > 1:
-        lines.append(
-            "  trusted          the collector: one report on its own is only "
-            f"{result.guarantee.per_report_mu:.2g}-GDP"
-        )
-    lines += [f"  results          {folder}/summary.json", f"  picture          {folder}/plot.png"]
+        alone = at_least(result.guarantee.per_report_mu, digits=2)
+        rows["trusted"] = f"the collector: one report on its own is only {alone}-GDP"
+    rows |= {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
+    size = f"{result.devices:,} devices, {len(result.releases)} rounds"
+    lines = [
+        result.scenario.title or result.scenario.name,
+        f"  {size}, fidelity {result.fidelity}, seed {result.seed}",
+        *(f"  {label:15}  {text}" for label, text in rows.items()),
+    ]
     return "\n".join(lines)

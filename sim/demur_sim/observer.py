@@ -216,9 +216,12 @@ def _features(seen: Messages) -> npt.NDArray[np.float64]:
     """
     t = seen.rounds
     silent = ~seen.sent
-    first = np.where(silent.any(axis=1), silent.argmax(axis=1), t)
-    last = np.where(silent.any(axis=1), t - 1 - silent[:, ::-1].argmax(axis=1), -1)
-    columns = [first[:, None], last[:, None]]
+    ever = np.any(silent, axis=1, keepdims=True)[
+        :, 0
+    ]  # by itself: one silent round among hundreds is easily binned away
+    first = np.where(ever, silent.argmax(axis=1), t)
+    last = np.where(ever, t - 1 - silent[:, ::-1].argmax(axis=1), -1)
+    columns = [ever[:, None], first[:, None], last[:, None]]
     columns += [_spread(values, seen.sent) for values in (seen.size_bytes, seen.time_s)]
 
     always = np.ones_like(seen.sent)

@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from demur_proto.mechanisms.gaussian import TWO_SIDED_QUANTILE
 from demur_sim.results import Result
 from demur_sim.seeds import Purpose, stream
 
@@ -45,7 +44,7 @@ def draw(result: Result, path: Path, *, coordinate: int = 0) -> None:
 def _individual(axes: Axes, result: Result, coordinate: int) -> None:
     numbers = np.arange(1, len(result.releases) + 1)
     released = result.estimates[:, coordinate]
-    half = TWO_SIDED_QUANTILE * result.sigma
+    half = np.array([release.half_width for release in result.releases])
     axes.fill_between(
         numbers,
         released - half,

@@ -5,7 +5,7 @@ Person i lives on device i, from 0; periods count from 1. Everything in here is 
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -258,6 +258,12 @@ class ArrayPopulation:
         dealt = np.empty_like(self.values)
         dealt[rng.permutation(self.devices)] = self.values
         return ArrayPopulation(dealt)
+
+
+def side_by_side(population: Population, features: Sequence[Feature], devices: slice) -> Values:
+    """Some devices' values of some features, one feature after the other [n, d]."""
+    parts = [population.evaluate(feature, devices) for feature in features]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 @final

@@ -1,6 +1,6 @@
 """Fidelity `processes`: worker processes speak real gRPC to a real collector process."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from demur_sim.children import Child, ours_in, peak_rss_mb
 from demur_sim.cohort import BLOCK, block_count
 from demur_sim.collector_process import collect
 from demur_sim.observer import Messages
-from demur_sim.populations import Population
+from demur_sim.questions import Questions
 from demur_sim.scenario import Refusal
 from demur_sim.session import Aftermath
 from demur_sim.worker_process import Answered, Finished, Work, work
@@ -31,9 +31,14 @@ class ProcessSession:
     """Asks processes. Made by `process_session`."""
 
     def __init__(
-        self, analyst: Analyst, collector: Child, workers: Sequence[Child], *, devices: int
+        self,
+        analyst: Analyst,
+        questions: Questions,
+        collector: Child,
+        workers: Sequence[Child],
     ) -> None:
-        self.devices = devices
+        self.devices = questions.population.devices
+        self._questions = questions
         self.workers = tuple(workers)
         self.collector = collector
         self._analyst = analyst
@@ -49,14 +54,17 @@ class ProcessSession:
     async def ask(
         self,
         *features: Feature,
-        dimension: int | None = None,
-        clip: float = 1.0,
-        on_grid: bool = False,
+        clip: float | None = None,
+        on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
+        question = self._questions.checked(features, clip=clip, on_grid=on_grid)
         try:
             asked = await self._analyst.open(
-                *features, dimension=dimension, clip=clip, on_grid=on_grid
+                *question.features,
+                dimension=question.dimension,
+                clip=question.clip,
+                on_grid=question.on_grid,
             )
             answers = await self._hear(Answered)
             release = await self._analyst.close(asked)
@@ -73,7 +81,7 @@ class ProcessSession:
         self._last_receipt = max(answer.last_receipt for answer in answers)
         return release
 
-    def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+    def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:
         """Every release from a round's number on, then each new one, without end."""
         return self._analyst.watch(from_number=from_number)
 
@@ -132,7 +140,7 @@ class ProcessSession:
 @asynccontextmanager
 async def process_session(
     study: Defined[Study],
-    population: Population,
+    questions: Questions,
     *,
     seed: int,
     refusal: Refusal,
@@ -144,7 +152,7 @@ async def process_session(
 
     Args:
         study: the contract.
-        population: everyone, in the order in which they were dealt to devices.
+        questions: with everyone, in the order in which they were dealt to devices.
         seed: of the whole run.
         refusal: what a refused device does.
         workers: how many worker processes; at most one per block of 4,096 devices.
@@ -155,17 +163,21 @@ async def process_session(
         StateError: the port is in use.
         ConnectionLost: a process stopped.
     """
+    population = questions.population
     blocks = block_count(population.devices)
     shares = np.array_split(np.arange(blocks), min(workers, blocks))
     with ExitStack() as stack:
         collector = Child("collector", collect, collector_port)
         stack.callback(collector.end)
+        children = []
+        for number in range(1, len(shares) + 1):
+            children.append(Child(f"worker {number}", work))
+            stack.callback(children[-1].end)
         ports = await collector.hear()
         if not isinstance(ports, Ports):
             raise StateError("the collector process said something unexpected")
         async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst:
-            children = []
-            for index, share in enumerate(shares):
+            for child, share in zip(children, shares, strict=True):
                 first, last = int(share[0]), int(share[-1]) + 1
                 task = Work(
                     target=f"127.0.0.1:{ports.collector}",
@@ -178,6 +190,5 @@ async def process_session(
                     refusal=refusal,
                     record=record,
                 )
-                children.append(Child(f"worker {index + 1}", work, task))
-                stack.callback(children[-1].end)
-            yield ProcessSession(analyst, collector, children, devices=population.devices)
+                await child.hand_over(task)
+            yield ProcessSession(analyst, questions, collector, children)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from demur_proto.arrays import Integers
+from demur_proto.errors import StateError
 from demur_sim.observer import Messages
 
 
@@ -12,6 +13,10 @@ class Recorder:
     def __init__(self, *, devices: int) -> None:
         self._devices = devices
         self._rounds: dict[int, _Row] = {}
+
+    def received(self, round_number: int) -> None:
+        """A round reached these devices; it counts as watched even if none of them answers."""
+        self._row(round_number)
 
     def sent(self, round_number: int, people: Integers, *, size_bytes: int, time_s: float) -> None:
         """These devices each sent a message of this size, this long after the round came."""
@@ -25,7 +30,13 @@ class Recorder:
         self._row(round_number).status[people] = dispositions
 
     def messages(self) -> Messages:
-        """All of it, rounds in order."""
+        """All of it, rounds in order.
+
+        Raises:
+            StateError: no round was watched.
+        """
+        if not self._rounds:
+            raise StateError("no round was watched, so there are no messages")
         rows = [self._rounds[number] for number in sorted(self._rounds)]
         return Messages(
             sent=np.stack([row.sent for row in rows], axis=1),

@@ -17,14 +17,21 @@ from demur_proto.arrays import Values
 from demur_proto.definition import Defined
 from demur_proto.errors import DataError
 from demur_proto.guarantee import Guarantee, guarantee_of
-from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
 from demur_proto.release import Release, Withheld
 from demur_proto.study import Study, View
-from demur_sim.scenario import Scenario
+from demur_sim.scenario import Refusal, Scenario
 from demur_sim.session import Aftermath, Fidelity
 from demur_sim.simulation import study_of
 
-SIMULATED = " Simulated: the noise is seeded floating-point noise, good for study and for nobody."
+SIMULATED = (
+    " This run is simulated: its noise is seeded floating point, not the exact noise that the "
+    "statement rests on, so it describes the design and protects nobody."
+)
+SILENT = (
+    "Nothing is promised: in this run a device that is refused falls silent, which shows that its "
+    "owner was active before. With cover reports the same study would keep: "
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +81,11 @@ class Result:
     def worst_case_sigma(self) -> float:
         """The same where everyone pays for every round, for the same guarantee, data units."""
         study = self._study(answers=len(self.releases))
-        return self._mechanism(study).standard_error(self.devices)
+        exponent = self.scenario.grid_exponent
+        if study.noise_shares > 1:  # fewer answers need less noise, and that a finer grid
+            share = study.base_sigma / math.sqrt(study.noise_shares)
+            exponent = min(exponent, math.floor(math.log2(share / FEWEST_NOISE_STEPS)))
+        return self._mechanism(study, grid_exponent=exponent).standard_error(self.devices)
 
     @property
     def worst_case_rounds(self) -> int:
@@ -106,6 +117,16 @@ class Result:
         return guarantee_of(self.study.value, per_report_mu=self.mechanism.report_mu)
 
     @property
+    def is_private(self) -> bool:
+        """Whether the guarantee holds of the design: not when a refusal shows."""
+        return self.scenario.refusal is Refusal.COVER
+
+    @property
+    def statement(self) -> str:
+        """What is promised to whom, and what not, in plain words."""
+        return ("" if self.is_private else SILENT) + self.guarantee.statement + SIMULATED
+
+    @property
     def releases_sha256(self) -> str:
         """SHA-256 of the released sums as int64, little-endian, row-major, in round order."""
         digest = hashlib.sha256()
@@ -118,6 +139,10 @@ class Result:
         guarantee = self.guarantee
         reports = sum(release.reports for release in self.releases)
         answering_s = self.aftermath.answering_s
+
+        def promised(value: float) -> float | None:
+            return value if self.is_private else None
+
         return {
             "scenario": self.scenario.name,
             "seed": self.seed,
@@ -127,18 +152,18 @@ class Result:
             "rounds": len(self.releases),
             "reports": reports,
             "guarantee": {
-                "epsilon": guarantee.epsilon,
-                "delta": guarantee.delta,
+                "epsilon": promised(guarantee.epsilon),
+                "delta": promised(guarantee.delta),
                 "unit": "device",
                 "neighbour": "zero-out",
                 "view": str(guarantee.view),
-                "statement": guarantee.statement + SIMULATED,
+                "statement": self.statement,
                 "per_report_mu": guarantee.per_report_mu,
                 "measure": str(guarantee.measure),
-                "in_measure": guarantee.budget,
+                "in_measure": promised(guarantee.budget),
                 "between_two_people": {
-                    "epsilon": guarantee.pair_epsilon,
-                    "delta": guarantee.pair_delta,
+                    "epsilon": promised(guarantee.pair_epsilon),
+                    "delta": promised(guarantee.pair_delta),
                 },
             },
             "sigma": self.sigma,
@@ -173,11 +198,11 @@ class Result:
             horizon=len(self.releases),
         )
 
-    def _mechanism(self, study: Study) -> GaussianLinear:
+    def _mechanism(self, study: Study, *, grid_exponent: int | None = None) -> GaussianLinear:
         return GaussianLinear(
             dimension=self.truth.shape[1],
             clip=self.scenario.clip,
-            grid_exponent=self.scenario.grid_exponent,
+            grid_exponent=study.base_grid_exponent if grid_exponent is None else grid_exponent,
             sigma=study.base_sigma,
             shares=study.noise_shares,
             on_grid=self.scenario.on_grid,
@@ -185,43 +210,48 @@ class Result:
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write a run's files: each aside and then renamed, `summary.json` last.
+    """Write a run's files: all aside, then each renamed, `summary.json` last.
 
-    A folder without `summary.json` holds no whole result.
+    A folder without `summary.json` holds no whole result. An earlier result stays whole while the
+    new one is computed and written aside; its `summary.json` goes before the first file is
+    replaced, so that no summary ever stands beside another run's files.
 
     Raises:
         DataError: a file cannot be written.
     """
     from demur_sim.plots import draw  # matplotlib takes a while to load
 
+    files: dict[str, Callable[[Path], None]] = {
+        "releases.csv": lambda path: _write_releases(result, path),
+        "study.json": lambda path: _write_json(_study_json(result), path),
+        "plot.png": lambda path: draw(result, path),
+        "summary.json": lambda path: _write_json(result.summary(), path),
+    }
+    asides = {folder / name: folder / f".{os.getpid()}.{name}" for name in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").unlink(missing_ok=True)
-        _write(folder / "releases.csv", lambda path: _write_releases(result, path))
-        _write(folder / "study.json", lambda path: _write_json(_study_json(result), path))
-        _write(folder / "plot.png", lambda path: draw(result, path))
-        _write(folder / "summary.json", lambda path: _write_json(result.summary(), path))
+        try:
+            for path, aside in asides.items():
+                files[path.name](aside)
+            (folder / "summary.json").unlink(missing_ok=True)
+            for path, aside in asides.items():
+                aside.replace(path)
+        finally:
+            for aside in asides.values():
+                aside.unlink(missing_ok=True)
     except OSError as error:
-        where = error.filename or folder
-        raise DataError(f"cannot write results to {where}: {error.strerror}") from None
-
-
-def _write(path: Path, write: Callable[[Path], None]) -> None:
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        write(aside)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        where = error.filename2 or error.filename or folder
+        raise DataError(f"cannot write results to {where}: {error.strerror or error}") from None
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _write_releases(result: Result, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
+        rows = csv.writer(file, lineterminator="\n")
         rows.writerow(
             [
                 "number",
@@ -292,7 +322,7 @@ def _study_json(result: Result) -> dict[str, Any]:
         "per_report_mu": guarantee.per_report_mu,
         "sampler": result.scenario.sampler,
         "refusal": str(result.scenario.refusal),
-        "statement": guarantee.statement + SIMULATED,
+        "statement": result.statement,
     }
 
 

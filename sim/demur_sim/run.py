@@ -12,8 +12,8 @@ from demur_proto.arrays import Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_sim.cohort import BLOCK
 from demur_sim.populations import Population
+from demur_sim.questions import blocks
 from demur_sim.results import Result
 from demur_sim.scenario import Scenario, population_of
 from demur_sim.session import Fidelity
@@ -64,9 +64,7 @@ def simulate(
             progress=progress,
         )
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _has_running_loop():
         return anyio.run(whole)
     with anyio.from_thread.start_blocking_portal() as portal:  # a notebook's loop is taken
         return portal.call(whole)
@@ -102,10 +100,8 @@ async def run_scenario(
         record=record,
     ) as session:
         reports = 0
-        for asked, everyone in zip(questions, truth, strict=True):
-            release = await session.ask(
-                asked, dimension=len(everyone), clip=scenario.clip, on_grid=scenario.on_grid
-            )
+        for asked in questions:
+            release = await session.ask(asked)
             releases.append(release)
             reports += release.reports
             if progress:
@@ -126,6 +122,14 @@ async def run_scenario(
     )
 
 
+def _has_running_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def question(scenario: Scenario, period: int) -> Feature:
     """What a scenario asks every device in one period; periods count from 1."""
     return Feature(name=scenario.feature, parameters={**scenario.parameters, "period": period})
@@ -137,12 +141,7 @@ def clipped_total(people: Population, asked: Feature, *, clip: float) -> list[fl
     Raises:
         ParameterError: there is nobody, or the population does not know the feature.
     """
-    totals = [
-        _clipped(people.evaluate(asked, slice(at, min(at + BLOCK, people.devices))), clip).sum(
-            axis=0
-        )
-        for at in range(0, people.devices, BLOCK)
-    ]
+    totals = [_clipped(values, clip).sum(axis=0) for values in blocks(people, [asked])]
     if not totals:
         raise ParameterError("population", people.devices, "at least one device")
     result: list[float] = np.sum(totals, axis=0).tolist()

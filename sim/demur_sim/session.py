@@ -1,6 +1,6 @@
 """A simulated population that an analyst can ask, whatever the fidelity."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -45,25 +45,24 @@ class Session(Protocol):
     async def ask(
         self,
         *features: Feature,
-        dimension: int | None = None,
-        clip: float = 1.0,
-        on_grid: bool = False,
+        clip: float | None = None,
+        on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release.
 
         Args:
             features: what to add up over people, one after the other.
-            dimension: coordinates of all features together; one each by default.
-            clip: ℓ₂ radius of one person's value, data units.
-            on_grid: every possible value is a multiple of the study's grid step; where that is
-                so, nothing is lost to rounding.
+            clip: ℓ₂ radius of one person's value, data units; by default the scenario's.
+            on_grid: every possible value is a multiple of the study's grid step and within the
+                clip, so that nothing is lost to rounding; by default the scenario's.
 
         Raises:
-            ParameterError: an argument is outside its range.
+            ParameterError: an argument is outside its range, the people have no such feature, or
+                `on_grid` is not true of them. Nobody was asked; another question may follow.
             ConnectionLost: a process of the simulation stopped.
         """
 
-    def watch(self, *, from_number: int = 1) -> AsyncIterator[Release]:
+    def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:
         """Every release from a round's number on, in order, then each new one, without end."""
 
     async def finish(self) -> Aftermath:

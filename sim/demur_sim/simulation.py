@@ -11,10 +11,12 @@ from demur_proto.study import Study, View, design_study
 from demur_sim.cohort_session import cohort_session
 from demur_sim.populations import Population
 from demur_sim.process_session import process_session
+from demur_sim.questions import Questions
 from demur_sim.scenario import Scenario, population_of
 from demur_sim.seeds import Purpose, stream
 from demur_sim.session import Fidelity, Session
 
+MOST_WORKERS = 256
 LARGEST_DIMENSION = 1 << 16  #: of any question in a simulated study
 
 
@@ -24,8 +26,8 @@ def hands(workers: int | None) -> int:
     >>> hands(3)
     3
     """
-    count = (os.cpu_count() or 1) if workers is None else workers
-    check_integer("workers", count, 1, 256)
+    count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
+    check_integer("workers", count, 1, MOST_WORKERS)
     return count
 
 
@@ -122,15 +124,21 @@ async def open_session(
         raise ParameterError("record", record, "false: only processes send messages to watch")
     people = deal(scenario, population, seed=seed)
     study = define_study(study_of(scenario, devices=people.devices, horizon=horizon))
+    questions = Questions(
+        population=people,
+        clip=scenario.clip,
+        on_grid=scenario.on_grid,
+        grid_exponent=scenario.grid_exponent,
+    )
     if how is Fidelity.COHORT:
         async with cohort_session(
-            study, people, seed=seed, refusal=scenario.refusal, threads=count
+            study, questions, seed=seed, refusal=scenario.refusal, threads=count
         ) as session:
             yield session
         return
     async with process_session(
         study,
-        people,
+        questions,
         seed=seed,
         refusal=scenario.refusal,
         workers=count,

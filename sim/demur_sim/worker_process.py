@@ -1,5 +1,6 @@
 """Some blocks of a cohort in a process of their own, behind one framed stream."""
 
+import math
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -12,11 +13,11 @@ from anyio.streams.memory import MemoryObjectSendStream
 from demur_client.agent import fetch_study
 from demur_client.connection import connected, send
 from demur_proto.arrays import Flags, Integers
+from demur_proto.calls import calling
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.frames import split_frames
 from demur_proto.round import Round
-from demur_proto.status import error_of
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
@@ -68,9 +69,9 @@ class Finished:
     peak_rss_mb: float
 
 
-def work(pipe: Connection, task: Work) -> None:
-    """Answer rounds until told to stop."""
-    anyio.run(_work, pipe, task)
+def work(pipe: Connection) -> None:
+    """Take over a `Work`, then answer rounds until told to stop."""
+    anyio.run(_work, pipe, pipe.recv())
 
 
 async def _work(pipe: Connection, task: Work) -> None:
@@ -119,30 +120,27 @@ class _Gateway:
         self._study = study
         self._ids = [block.report_ids() for block in self.cohort.blocks]
         self._frames: dict[int, _Sent] = {}
+        self._again: list[_Sent] = []  # to be sent again, in vain so far
         self._next_frame = 1
-        self._settled = anyio.Event()
+        self._news = anyio.Event()
 
     async def run(self, call: Call) -> None:
         """Answer every round that the collector opens."""
-        try:
-            hello = collector_pb2.Hello(
-                protocol_version=PROTOCOL_VERSION, study_hash=self._study.hash
-            )
+        hello = collector_pb2.Hello(protocol_version=PROTOCOL_VERSION, study_hash=self._study.hash)
+        async with calling(PEER):
             await send(call, collector_pb2.SubmitFramesRequest(hello=hello))
-            opened, incoming = anyio.create_memory_object_stream[Defined[Round]](16)
-            async with anyio.create_task_group() as tasks, opened, incoming:
-                tasks.start_soon(self._read, call, opened)
-                async for asked in incoming:
-                    await self._answer(call, asked)
-        except grpc.RpcError as error:
-            raise error_of(error, peer=PEER) from None
+        # Without a limit: whoever reads must never wait for whoever writes.
+        opened, incoming = anyio.create_memory_object_stream[Defined[Round]](math.inf)
+        async with anyio.create_task_group() as tasks, opened, incoming:
+            tasks.start_soon(self._read, call, opened)
+            async for asked in incoming:
+                await self._answer(call, asked)
 
-    async def _read(
-        self, call: Call, opened: MemoryObjectSendStream[Defined[Round]]
-    ) -> None:
+    async def _read(self, call: Call, opened: MemoryObjectSendStream[Defined[Round]]) -> None:
         """Take in rounds and receipts while frames go out: either alone could block the other."""
         while True:
-            message = await call.read()
+            async with calling(PEER):
+                message = await call.read()
             if not isinstance(message, collector_pb2.SubmitFramesResponse):
                 raise ConnectionLost(f"{PEER} ended the stream")
             kind = message.WhichOneof("message")
@@ -150,13 +148,15 @@ class _Gateway:
                 definition = message.opened_round.definition
                 await opened.send(read_round(definition, study=self._study))
             elif kind == "receipt":
-                await self._settle(call, message.receipt)
+                self._settle(message.receipt)
 
     async def _answer(self, call: Call, asked: Defined[Round]) -> None:
         received = time.monotonic()
         number = asked.value.number
         contributed = np.zeros(asked.value.dimension, dtype=np.int64)
         first_report = 0.0
+        if self.recorder:
+            self.recorder.received(number)
         at = 0
         for answer, ids in zip(self.cohort.answers(asked.value), self._ids, strict=True):
             contributed += answer.contributed
@@ -185,11 +185,17 @@ class _Gateway:
                         size_bytes=(len(frame.report_ids) + len(frame.words)) // (stop - start),
                         time_s=time.monotonic() - received,
                     )
-                await send(call, collector_pb2.SubmitFramesRequest(frame=frame))
+                await self._send(call, frame)
                 start = stop
         while self._frames:
-            self._settled = anyio.Event()
-            await self._settled.wait()
+            self._news = anyio.Event()
+            again, self._again = self._again, []
+            if again:
+                await anyio.sleep(RETRY_S)
+                for sent in again:
+                    await self._send(call, sent.frame)
+            else:
+                await self._news.wait()
         self._pipe.send(
             Answered(
                 number=number,
@@ -199,14 +205,20 @@ class _Gateway:
             )
         )
 
-    async def _settle(self, call: Call, receipt: report_pb2.FrameReceipt) -> None:
+    async def _send(self, call: Call, frame: report_pb2.ReportFrame) -> None:
+        """Only the one who answers sends: gRPC allows one write at a time."""
+        async with calling(PEER):
+            await send(call, collector_pb2.SubmitFramesRequest(frame=frame))
+
+    def _settle(self, receipt: report_pb2.FrameReceipt) -> None:
+        """Take in what became of a frame."""
         sent = self._frames.get(receipt.frame_number)
         if sent is None:
             raise StateError(f"{PEER} acknowledged a frame that was never sent")
         dispositions = set(receipt.dispositions)
         if report_pb2.DISPOSITION_TRY_LATER in dispositions:
-            await anyio.sleep(RETRY_S)
-            await send(call, collector_pb2.SubmitFramesRequest(frame=sent.frame))
+            self._again.append(sent)
+            self._news.set()
             return
         if self.recorder:
             self.recorder.answered(sent.number, sent.people, np.array(receipt.dispositions))
@@ -215,4 +227,4 @@ class _Gateway:
             raise StateError(f"round {sent.number}: {PEER} answered {', '.join(names)}")
         del self._frames[receipt.frame_number]
         if not self._frames:
-            self._settled.set()
+            self._news.set()

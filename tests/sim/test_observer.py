@@ -90,6 +90,20 @@ def test_falling_silent_after_exhaustion_is_seen_without_error(rng: np.random.Ge
     assert seen.deviations == 0.5 / math.sqrt(101 / (12 * 50 * 50))
 
 
+def test_falling_silent_in_one_of_the_last_of_many_rounds_is_seen_without_error(
+    rng: np.random.Generator,
+) -> None:
+    rounds = 546  # more than a histogram has bins
+    moments = rounds - rng.integers(1, 200, size=150)
+    moments[:20] = rounds - 1
+
+    active = lossless(rng, 2_000, rounds)
+    exhausted = lossless(rng, 150, rounds)
+    seen = distinguish(silenced(exhausted, after(moments, rounds)), active, seed=1)
+
+    assert seen.auc == 1.0
+
+
 def test_one_more_byte_in_one_message_is_seen_without_error(rng: np.random.Generator) -> None:
     one, other = lossless(rng, 100), lossless(rng, 100)
     one.size_bytes[np.arange(100), rng.integers(ROUNDS, size=100)] += 1

@@ -1,0 +1,79 @@
+"""What may be asked of a simulated population, found out before anybody is asked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from demur_proto.arrays import Values
+from demur_proto.errors import ParameterError
+from demur_proto.grid import squared_radius
+from demur_proto.round import Feature
+from demur_sim.cohort import BLOCK
+from demur_sim.populations import Population, side_by_side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question that this population can answer."""
+
+    features: tuple[Feature, ...]
+    dimension: int
+    clip: float
+    on_grid: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """Checks questions against the people they are for. Only a simulator could do that."""
+
+    population: Population
+    clip: float  #: where a question names none, data units
+    on_grid: bool  #: where a question does not say
+    grid_exponent: int
+
+    def checked(
+        self, features: Sequence[Feature], *, clip: float | None, on_grid: bool | None
+    ) -> Question:
+        """The question in full.
+
+        Raises:
+            ParameterError: there is no feature, one is unknown, or `on_grid` is promised of
+                values that are not multiples of the grid step within the clip; on a device such
+                a value would silently count as nothing.
+        """
+        for feature in features:
+            if not isinstance(feature, Feature):
+                raise ParameterError("features", feature, "Feature(name=…, parameters=…) each")
+        if not features:
+            raise ParameterError("features", features, "at least one feature")
+        first = side_by_side(self.population, features, slice(0, min(1, self.population.devices)))
+        question = Question(
+            features=tuple(features),
+            dimension=first.shape[1],
+            clip=self.clip if clip is None else clip,
+            on_grid=self.on_grid if on_grid is None else on_grid,
+        )
+        if question.on_grid:
+            self._check_promise(question)
+        return question
+
+    def _check_promise(self, question: Question) -> None:
+        exponent = self.grid_exponent
+        radius = squared_radius(question.clip, exponent)
+        for values in blocks(self.population, question.features):
+            with np.errstate(over="ignore"):
+                steps = np.ldexp(values, -exponent)
+                squares = np.einsum("nd,nd->n", steps, steps)
+            if not (np.rint(steps) == steps).all() or not (squares <= radius).all():
+                expected = (
+                    f"false, as not all values are multiples of 2^{exponent} within the clip "
+                    f"{question.clip:g}"
+                )
+                raise ParameterError("on_grid", True, expected)
+
+
+def blocks(population: Population, features: Sequence[Feature]) -> Iterator[Values]:
+    """Everyone's values of some features side by side, block by block [n, d]."""
+    for at in range(0, population.devices, BLOCK):
+        yield side_by_side(population, features, slice(at, min(at + BLOCK, population.devices)))
