@@ -5,7 +5,7 @@ twice as fast as the library's one-shot call, and tags are most of what a simula
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 TAG_BYTES = 16
 _INNER = bytes(0x36 ^ byte for byte in range(256))
@@ -34,15 +34,18 @@ def hmac_by_key(keys: Iterable[PreparedKey], message: bytes) -> list[bytes]:
     ]
 
 
-def hmac_by_message(key: PreparedKey, messages: Iterable[bytes]) -> list[bytes]:
+def hmac_by_message(key: PreparedKey, messages: Sequence[bytes]) -> list[bytes]:
     """The tags of many messages under one key.
 
-    >>> hmac_by_message(prepare_key(b"k"), [b"m"]) == hmac_by_key([prepare_key(b"k")], b"m")
+    Equal messages are hashed once: short noisy words repeat a lot within a frame.
+
+    >>> hmac_by_message(prepare_key(b"k"), [b"m", b"m"]) == 2 * hmac_by_key([prepare_key(b"k")], b"m")
     True
     """
     sha256 = hashlib.sha256
     inner, outer = key
-    return [
-        sha256(outer + sha256(inner + message).digest()).digest()[:TAG_BYTES]
-        for message in messages
-    ]
+    tags = {
+        message: sha256(outer + sha256(inner + message).digest()).digest()[:TAG_BYTES]
+        for message in set(messages)
+    }
+    return [tags[message] for message in messages]

@@ -30,6 +30,7 @@ ERRORS: dict[grpc.StatusCode, type[DemurError]] = {
     grpc.StatusCode.FAILED_PRECONDITION: StateError,
     grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: WireError,  # a message too large; again, it still is
 }
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 is success, 2 bad usage, 1 anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its chatter on stderr is not ours
     wanted = next((word for word in given if not word.startswith("-")), "")
     try:
         with _terminable():
