@@ -17,7 +17,7 @@ class Purpose(IntEnum):
 def stream(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:
     """The generator for a purpose and, where it has several, for one of them.
 
-    >>> stream(7, Purpose.NOISE, 1, 2).integers(100) == stream(7, Purpose.NOISE, 1, 2).integers(100)
+    >>> stream(7, Purpose.NOISE, 1, 2).bytes(8) == stream(7, Purpose.NOISE, 1, 2).bytes(8)
     True
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(purpose, *indices))
