@@ -11,6 +11,7 @@ import anyio.lowlevel
 from demur_proto.arrays import Integers
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round
+from demur_proto.errors import StateError
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import Study
@@ -19,7 +20,7 @@ from demur_sim.children import peak_rss_mb
 from demur_sim.cohort import Cohort
 from demur_sim.questions import Questions
 from demur_sim.scenario import Refusal
-from demur_sim.session import Aftermath
+from demur_sim.session import ENDED, Aftermath
 
 
 class CohortSession:
@@ -36,6 +37,7 @@ class CohortSession:
         self._contributed: list[Integers] = []
         self._answering_s = 0.0
         self._news = anyio.Event()
+        self._ended = False
 
     @property
     def study(self) -> Defined[Study]:
@@ -56,6 +58,8 @@ class CohortSession:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
         question = self._questions.checked(features, clip=clip, on_grid=on_grid)
+        if self._ended:
+            raise StateError(ENDED)
         asked = define_round(
             next_round(
                 self.study,
@@ -88,6 +92,9 @@ class CohortSession:
 
     async def finish(self) -> Aftermath:
         """End the study and tell what only a simulator knows."""
+        if self._ended:
+            raise StateError(ENDED)
+        self._ended = True
         return Aftermath(
             contributed=tuple(self._contributed),
             refused=self._cohort.refused(),

@@ -33,10 +33,14 @@ def draw(result: Result, path: Path, *, coordinate: int = 0) -> None:
     _individual(above, result, coordinate)
     _worst_case(below, result, coordinate)
     study = result.study.value
+    promise = "no guarantee: a refusal shows in the silence"
+    if result.is_private:
+        promise = (
+            f"(ε = {study.epsilon:g}, δ = {study.delta:g}), zero-out neighbour, unit one device"
+        )
     figure.suptitle(
         f"{result.scenario.title or result.scenario.name}: {result.devices:,} devices, "
-        f"{len(result.releases)} rounds, view {study.view}\n"
-        f"(ε = {study.epsilon:g}, δ = {study.delta:g}), zero-out neighbour, unit one device"
+        f"{len(result.releases)} rounds, view {study.view}\n{promise}"
     )
     figure.savefig(path, dpi=110)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from demur_proto.arrays import Integers
 from demur_proto.definition import Defined
-from demur_proto.errors import ConnectionLost, DemurError, StateError
+from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import Study
@@ -21,7 +21,7 @@ from demur_sim.collector_process import collect
 from demur_sim.observer import Messages
 from demur_sim.questions import Questions
 from demur_sim.scenario import Refusal
-from demur_sim.session import Aftermath
+from demur_sim.session import ENDED, UNSETTLED, Aftermath
 from demur_sim.worker_process import Answered, Finished, Work, work
 
 Heard = TypeVar("Heard")
@@ -45,6 +45,7 @@ class ProcessSession:
         self._contributed: list[Integers] = []
         self._first_report = 0.0
         self._last_receipt = 0.0
+        self._over = ""  # why nothing more can be asked
 
     @property
     def study(self) -> Defined[Study]:
@@ -59,6 +60,9 @@ class ProcessSession:
     ) -> Release:
         """Put a question to every device, and return the release."""
         question = self._questions.checked(features, clip=clip, on_grid=on_grid)
+        if self._over:
+            raise StateError(self._over)
+        self._over = UNSETTLED
         try:
             asked = await self._analyst.open(
                 *question.features,
@@ -66,6 +70,12 @@ class ProcessSession:
                 clip=question.clip,
                 on_grid=question.on_grid,
             )
+        except ConnectionLost as error:
+            raise self._what_stopped(error) from None
+        except ParameterError:  # nobody was asked
+            self._over = ""
+            raise
+        try:
             answers = await self._hear(Answered)
             release = await self._analyst.close(asked)
         except ConnectionLost as error:
@@ -79,6 +89,7 @@ class ProcessSession:
         if not self._first_report and firsts:
             self._first_report = min(firsts)
         self._last_receipt = max(answer.last_receipt for answer in answers)
+        self._over = ""
         return release
 
     def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:
@@ -87,6 +98,9 @@ class ProcessSession:
 
     async def finish(self) -> Aftermath:
         """End the study and tell what only a simulator knows."""
+        if self._over:
+            raise StateError(self._over)
+        self._over = ENDED
         try:
             for worker in self.workers:
                 worker.tell("stop")

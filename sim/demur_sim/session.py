@@ -12,6 +12,11 @@ from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_sim.observer import Messages
 
+ENDED = "the study has ended; open another session to ask more"
+UNSETTLED = (
+    "an earlier question was broken off, and devices may still answer it; open another session"
+)
+
 
 class Fidelity(StrEnum):
     """How real a simulation is. Releases are the same, bit for bit, for the same seed."""
@@ -59,6 +64,7 @@ class Session(Protocol):
         Raises:
             ParameterError: an argument is outside its range, the people have no such feature, or
                 `on_grid` is not true of them. Nobody was asked; another question may follow.
+            StateError: the study has ended, or an earlier question was broken off.
             ConnectionLost: a process of the simulation stopped.
         """
 

@@ -91,8 +91,10 @@ class Seen:
     received_at: dict[int, float] = field(default_factory=dict)
     sent_at: dict[int, float] = field(default_factory=dict)
     events: list[tuple[object, ...]] = field(default_factory=list)
+    arrived: anyio.Event = field(default_factory=anyio.Event)  # the first round
 
     def received(self, round_number: int) -> None:
+        self.arrived.set()
         self.received_at[round_number] = time.monotonic()
         self.events.append(("received", round_number))
 
@@ -320,14 +322,14 @@ async def test_a_report_that_comes_too_late_is_noted_and_the_visit_goes_on(
     collector: Collector, channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    first = await collector.open_round(asking(1, answer_after_ms=100).definition)
+    first = await collector.open_round(asking(1, answer_after_ms=300).definition)
     await collector.open_round(asking(2).definition)
 
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             device = a_device(Always(1.0))
             tasks.start_soon(partial(visit, device, channel, last_round=2, watcher=seen))
-            await anyio.sleep(0.05)  # it waits for its slot
+            await seen.arrived.wait()  # for its slot, now
             await collector.close_round(first.hash)
 
     assert seen.dispositions == [ROUND_CLOSED, ACCEPTED]
@@ -588,7 +590,7 @@ async def test_a_device_whose_collector_stops_during_its_slot_keeps_its_report_f
     collector: Collector,
 ) -> None:
     device, seen = a_device(Always(1.0)), Seen()
-    asked = await collector.open_round(asking(1, answer_after_ms=200).definition)
+    asked = await collector.open_round(asking(1, answer_after_ms=300).definition)
 
     async def lose(channel: grpc.aio.Channel) -> None:
         with pytest.raises(ConnectionLost):
@@ -602,7 +604,7 @@ async def test_a_device_whose_collector_stops_during_its_slot_keeps_its_report_f
         ):
             target = f"127.0.0.1:{ports.collector}"
             tasks.start_soon(lose, await channels.enter_async_context(connected(target)))
-            await anyio.sleep(0.1)
+            await seen.arrived.wait()
         async with (
             served(collector, drain_s=0.1) as ports,
             connected(f"127.0.0.1:{ports.collector}") as channel,

@@ -96,9 +96,9 @@ class Running:
         return self.is_gone() and not self.out.exists()
 
 
-def wait_until(true: Callable[[], bool]) -> None:
+def wait_until(true: Callable[[], bool], *, within_s: float = DEADLINE_S) -> None:
     """Look until it is so."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.02)
@@ -342,6 +342,45 @@ async def test_a_child_that_ends_without_a_word_is_a_lost_connection_and_a_bug_s
     assert last == ([bug] if bug else [])
 
 
+ORPHANING = """
+import os, signal, time
+from demur_sim.children import Child
+
+def busy(pipe):
+    pipe.send("busy")
+    time.sleep(60)  # and never looks at its pipe
+
+if __name__ == "__main__":
+    child = Child("busy", busy)
+    print(child.process.pid, flush=True)
+    child._pipe.recv()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_proc
+def test_a_child_too_busy_to_look_at_its_pipe_ends_with_its_parent_all_the_same(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(ORPHANING)
+
+    done = subprocess.run(
+        [sys.executable, script], stdout=subprocess.PIPE, timeout=DEADLINE_S, check=False
+    )
+
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: not command_of(int(done.stdout)), within_s=GONE_S)
+
+
+def command_of(pid: int) -> bytes:
+    """What a process was started with; empty once it is gone."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 class Shedding(Collector):
     """A collector under load: it takes every frame only the second time."""
 
@@ -358,8 +397,11 @@ class Shedding(Collector):
         return await super().submit(round_hash, report_ids, words)
 
 
-async def test_frames_that_the_collector_cannot_take_yet_are_sent_again_and_counted_once() -> None:
-    blocks, rounds = 25, 2
+@pytest.mark.parametrize("blocks", [1, 25])
+async def test_frames_that_the_collector_cannot_take_yet_are_sent_again_and_counted_once(
+    blocks: int,
+) -> None:
+    rounds = 2
     devices = blocks * BLOCK
     people = ArrayPopulation(np.ones((devices, rounds)))
     study = define_study(
