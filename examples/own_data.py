@@ -52,7 +52,7 @@ def main(*, fidelity: str, seed: int) -> None:
         f"{result.worst_case_sigma:,.0f} in the worst case for all days"
     )
     print(f"refused once: {result.exhausted_fraction:.1%} of devices (only a simulator knows this)")
-    print(result.guarantee.statement)
+    print(result.statement)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """The device loop: one visit to the collector."""
 
+import asyncio
 import logging
+import threading
 import time
+from contextlib import suppress
 from typing import Protocol
 
 import anyio
-import anyio.to_thread
 import grpc
 
 from demur_client.connection import send
@@ -109,6 +111,7 @@ async def _attend(
 ) -> None:
     """Answer what comes, from the welcome to the last receipt."""
     pending: dict[bytes, tuple[int, report_pb2.Report]] = {}
+    evaluation = _Evaluation()
 
     async def hand_in(number: int, report: report_pb2.Report) -> None:
         pending[report.report_id] = number, report
@@ -129,7 +132,7 @@ async def _attend(
             number = asked.value.number
             if watcher:
                 watcher.received(number)
-            await hand_in(number, await _in_its_slot(device, asked))
+            await hand_in(number, await _in_its_slot(device, asked, evaluation))
             reached = max(reached, number)
         elif kind == "receipt":
             if message.receipt.report_id not in pending:
@@ -145,22 +148,57 @@ async def _attend(
                 logger.warning("round %d: not counted, disposition %s", number, disposition)
 
 
-async def _in_its_slot(device: Device, asked: Defined[Round]) -> report_pb2.Report:
+async def _in_its_slot(
+    device: Device, asked: Defined[Round], evaluation: "_Evaluation"
+) -> report_pb2.Report:
     """The report to a round, when its public slot has come.
 
     The value is computed aside; what is not ready when the slot comes is answered with cover, so
-    that neither the size of a person's data nor a failure shows in the time. A late evaluation is
-    abandoned, not stopped: its source may be asked about the next round meanwhile.
+    that neither the size of a person's data nor a failure shows in the time. A source must let
+    other threads run: one that holds the interpreter's lock holds up the report as well.
     """
     if not asked.value.answer_after_ms:
         return device.report(asked, device.evaluate(asked))
     slot = time.monotonic() + asked.value.answer_after_ms / 1000
     value: Values | None = None
-    alone = anyio.CapacityLimiter(1)  # the shared one would make a device wait for slower ones
     with anyio.move_on_after(asked.value.answer_after_ms / 1000 * 0.9):
-        value = await anyio.to_thread.run_sync(
-            device.evaluate, asked, abandon_on_cancel=True, limiter=alone
-        )
+        value = await evaluation.of(device, asked)
     report = device.report(asked, value)
     await anyio.sleep(max(0.0, slot - time.monotonic()))
     return report
+
+
+class _Evaluation:
+    """Evaluates beside the event loop, one round at a time.
+
+    A late evaluation cannot be stopped. While it goes on, later rounds get cover, so that a source
+    that hangs never holds more than one thread, nor the end of the process.
+    """
+
+    def __init__(self) -> None:
+        self._idle = threading.Event()
+        self._idle.set()
+
+    async def of(self, device: Device, asked: Defined[Round]) -> Values | None:
+        """The value of a round; None where it failed, or where another is still under way."""
+        if not self._idle.is_set():
+            return None
+        device.check(asked)
+        self._idle.clear()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Values | None] = loop.create_future()
+
+        def evaluate() -> None:
+            try:
+                value = device.evaluate(asked)
+            finally:
+                self._idle.set()
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(settle, value)
+
+        def settle(value: Values | None) -> None:
+            if not done.done():
+                done.set_result(value)
+
+        threading.Thread(target=evaluate, daemon=True).start()
+        return await done

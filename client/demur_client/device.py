@@ -15,7 +15,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for
 from demur_proto.noise import Sampler
 from demur_proto.round import Round
-from demur_proto.study import Study
+from demur_proto.study import Policy, Study
 from demur_proto.v1 import report_pb2
 from demur_proto.words import encode_words
 
@@ -61,7 +61,7 @@ class Device:
         Raises:
             ParameterError: as `report`; no data was read.
         """
-        self._check(asked)
+        self.check(asked)
         return evaluate_query(asked.value.query, self._source, dimension=asked.value.dimension)
 
     def report(self, asked: Defined[Round], value: Values | None) -> report_pb2.Report:
@@ -78,7 +78,7 @@ class Device:
                 another round had its number. All of that is public.
         """
         with self._lock:
-            mechanism = self._check(asked)
+            mechanism = self.check(asked)
             sealed = self._sealed.get(asked.value.number)
             if sealed is None:
                 sealed = self._seal(asked, mechanism, value)
@@ -92,8 +92,16 @@ class Device:
         shape = (1, asked.value.dimension)
         if value is None or value.shape != shape:
             value = np.zeros(shape)
-        words, squares = mechanism.quantise(value, self._sampler)
-        given = self._filter.try_spend(int(squares[0]), weight=asked.value.weight)
+        weight = asked.value.weight
+        if self.study.value.policy is Policy.CLIP:
+            radius = self._filter.radius(weight=weight, largest=mechanism.squared_radius)
+            words, squares, shrunk = mechanism.quantise_within(
+                value, self._sampler, radii=np.array([radius])
+            )
+            given = self._filter.try_spend(int(squares[0]), weight=weight, shrunk=bool(shrunk[0]))
+        else:
+            words, squares = mechanism.quantise(value, self._sampler)
+            given = self._filter.try_spend(int(squares[0]), weight=weight)
         noisy = covered(words, np.array([given])) + mechanism.noise(self._sampler, reports=1)
         report = report_pb2.Report(
             round_hash=asked.hash,
@@ -103,7 +111,7 @@ class Device:
         self._sealed[asked.value.number] = report
         return report
 
-    def _check(self, asked: Defined[Round]) -> GaussianLinear:
+    def check(self, asked: Defined[Round]) -> GaussianLinear:
         """Refuse, for public reasons only, a round that breaks the contract.
 
         One round for each number keeps a study within its horizon, whatever a collector sends.

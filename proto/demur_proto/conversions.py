@@ -1,8 +1,8 @@
-"""From budgets to (ε, δ) and back, and the noise that a budget asks for. Scalars in, scalars out.
+"""From budgets to (ε, δ) and back. Scalars in, scalars out.
 
 Three measures meet here: GDP (μ), zCDP (ρ) and (ε, δ)-DP. Every result is rounded to the safe side:
-ε, δ, σ and pair guarantees are never below the true value, μ and ρ never above it. Terms are
-computed to a few units in the last place, then moved outward by `SLACK` of their size.
+ε and δ are never below the true value, μ and ρ never above it. Terms are computed to a few units in
+the last place, then moved outward by `SLACK` of their size.
 
 The result is within 1e-12 relative, with one exception: where a guarantee is almost free, ε is
 a small difference of larger terms, and it is these terms that are known so well.
@@ -10,15 +10,11 @@ a small difference of larger terms, and it is these terms that are known so well
 
 import math
 from fractions import Fraction
-from typing import Literal
 
-from demur_proto.checks import check_positive
-from demur_proto.errors import ParameterError
+from demur_proto.grades import Grade, is_simple
 from demur_proto.normal import exp_exact, log_tail, tails
-from demur_proto.outward import SLACK, down, newton, root_up, up
-
-Grade = Literal["simple", "improved"]
-"""Which proof turns zCDP into (ε, δ): Bun & Steinke's or Canonne, Kamath & Steinke's."""
+from demur_proto.outward import SLACK, down, newton, up
+from demur_proto.ranges import check_amount, check_delta
 
 
 def gdp_delta(mu: float, *, epsilon: float) -> float:
@@ -42,8 +38,8 @@ def gdp_delta(mu: float, *, epsilon: float) -> float:
     >>> round(gdp_delta(2.0, epsilon=0.0), 4)
     0.6827
     """
-    mu = _nonnegative("mu", mu)
-    epsilon = _nonnegative("epsilon", epsilon)
+    mu = check_amount("mu", mu)
+    epsilon = check_amount("epsilon", epsilon)
     if mu == 0:
         return 0.0
     delta, rest = tails(mu, epsilon)
@@ -73,8 +69,8 @@ def gdp_epsilon(mu: float, *, delta: float) -> float:
     >>> round(gdp_epsilon(2.0, delta=0.5 - math.exp(2) * 0.022750131948), 9)
     2.0
     """
-    mu = _nonnegative("mu", mu)
-    delta = _probability("delta", delta)
+    mu = check_amount("mu", mu)
+    delta = check_delta("delta", delta)
     if gdp_delta(mu, epsilon=0.0) <= delta:
         return 0.0
     small = delta <= 0.5
@@ -117,8 +113,8 @@ def gdp_mu(epsilon: float, *, delta: float) -> float:
     >>> round(gdp_mu(0.0, delta=0.682689492), 8)
     2.0
     """
-    epsilon = _nonnegative("epsilon", epsilon)
-    delta = _probability("delta", delta)
+    epsilon = check_amount("epsilon", epsilon)
+    delta = check_delta("delta", delta)
     small = delta <= 0.5
     target = math.log(delta if small else 1 - delta)
     if small:  # from the simple zCDP budget, and δ ≤ μ/√(2π): the root is not to the left
@@ -166,10 +162,10 @@ def zcdp_epsilon(rho: float, *, delta: float, grade: Grade = "improved") -> floa
     >>> round(zcdp_epsilon(1.0, delta=1 / math.e, grade="simple"), 9)
     3.0
     """
-    rho = _nonnegative("rho", rho)
-    delta = _probability("delta", delta)
+    rho = check_amount("rho", rho)
+    delta = check_delta("delta", delta)
     level = -math.log(delta)
-    if _is_simple(grade):
+    if is_simple(grade):
         return up(rho + 2 * math.sqrt(rho) * math.sqrt(level)) if rho else 0.0
     if rho == 0:
         return 0.0
@@ -210,9 +206,9 @@ def zcdp_delta(rho: float, *, epsilon: float, grade: Grade = "improved") -> floa
     >>> round(zcdp_delta(1.0, epsilon=3.0, grade="simple") * math.e, 9)
     1.0
     """
-    rho = _nonnegative("rho", rho)
-    epsilon = _nonnegative("epsilon", epsilon)
-    simple = _is_simple(grade)
+    rho = check_amount("rho", rho)
+    epsilon = check_amount("epsilon", epsilon)
+    simple = is_simple(grade)
     if rho == 0:
         return 0.0
     if rho - epsilon >= (0 if simple else 40):  # improved: ln(1/δ) < 2e^(−40)
@@ -259,10 +255,10 @@ def zcdp_rho(epsilon: float, *, delta: float, grade: Grade = "improved") -> floa
     >>> round(zcdp_rho(3.0, delta=1 / math.e, grade="simple"), 9)
     1.0
     """
-    epsilon = _nonnegative("epsilon", epsilon)
-    delta = _probability("delta", delta)
+    epsilon = check_amount("epsilon", epsilon)
+    delta = check_delta("delta", delta)
     level = -math.log(delta)
-    if _is_simple(grade):
+    if is_simple(grade):
         return down(_root_of_simple_rho(epsilon, level) ** 2)
 
     def excess(w: float) -> tuple[float, float]:
@@ -278,109 +274,6 @@ def zcdp_rho(epsilon: float, *, delta: float, grade: Grade = "improved") -> floa
     return max(0.0, (value - SLACK * size) / (1 + t))
 
 
-def pair_mu(mu: float) -> float:
-    """GDP between two arbitrary people whose reports are each μ-GDP against the reference: 2μ.
-
-    Source: Dong, Roth & Su 2019, arXiv:1905.02383, Theorem 2.14 with k = 2.
-
-    >>> pair_mu(0.5)
-    1.0
-    """
-    return 2 * _nonnegative("mu", mu)
-
-
-def pair_rho(rho: float) -> float:
-    """ZCDP in nats between two arbitrary people, each ρ-zCDP against the reference: 4ρ.
-
-    Source: Bun & Steinke 2016, arXiv:1605.02065, Proposition 1.9 with k = 2.
-
-    >>> pair_rho(0.5)
-    2.0
-    """
-    return 4 * _nonnegative("rho", rho)
-
-
-def pair_epsilon_delta(epsilon: float, delta: float) -> tuple[float, float]:
-    """(ε, δ) between two arbitrary people, each (ε, δ)-DP against the reference; rounded up.
-
-        (2ε, (1 + e^ε) δ), the second at most 1
-
-    Args:
-        epsilon: ε in nats; 0 ≤ ε ≤ 1e15.
-        delta: δ, a probability; 0 ≤ δ ≤ 1.
-
-    Returns:
-        ε in nats and δ.
-
-    Raises:
-        ParameterError: an argument is outside its range.
-
-    Source: P(S) ≤ e^ε R(S) + δ ≤ e^ε (e^ε Q(S) + δ) + δ, R being the reference.
-
-    >>> pair_epsilon_delta(0.5, 0.0)
-    (1.0, 0.0)
-    """
-    epsilon = _nonnegative("epsilon", epsilon)
-    if not 0 <= delta <= 1:
-        raise ParameterError("delta", delta, "a probability")
-    if delta == 0:
-        return 2 * epsilon, 0.0
-    root = math.exp(min(epsilon, 1400.0) / 2)  # beyond that (1 + e^ε) δ > 1 for every float δ
-    return 2 * epsilon, min(1.0, up(delta + root * (root * delta)))
-
-
-def sigma_for_answers(answers: int | Fraction, *, clip: float, mu: float) -> float:
-    """The least noise under which so many full-clip answers together are μ-GDP.
-
-        the smallest float σ with σ²μ² ≥ answers · clip², in exact rational arithmetic
-
-    Args:
-        answers: how many answers at full clip one person may give; > 0, a fraction counts too.
-        clip: ℓ₂ norm of the largest answer, data units; finite, > 0.
-        mu: GDP budget μ, standard deviations; finite, > 0.
-
-    Returns:
-        σ of the full noise that the view shows, per coordinate, data units.
-
-    Raises:
-        ParameterError: an argument is outside its range, or no finite σ is enough.
-
-    Source: one answer is clip/σ-GDP, and squares add: Dong, Roth & Su 2019, arXiv:1905.02383,
-    Theorem 2.7 and Corollary 3.3; under full adaptivity arXiv:2209.15596, arXiv:2210.17520.
-
-    >>> sigma_for_answers(4, clip=1.0, mu=2.0)
-    1.0
-    """
-    check_positive("mu", mu)
-    return _sigma(_energy(answers, clip) / Fraction(mu) ** 2, "mu", mu)
-
-
-def sigma_for_answers_zcdp(answers: int | Fraction, *, clip: float, rho: float) -> float:
-    """The least noise under which so many full-clip answers together are ρ-zCDP.
-
-        the smallest float σ with 2σ²ρ ≥ answers · clip², in exact rational arithmetic
-
-    Args:
-        answers: how many answers at full clip one person may give; > 0, a fraction counts too.
-        clip: ℓ₂ norm of the largest answer, data units; finite, > 0.
-        rho: zCDP budget ρ in nats; finite, > 0.
-
-    Returns:
-        σ of the full noise that the view shows, per coordinate, data units.
-
-    Raises:
-        ParameterError: an argument is outside its range, or no finite σ is enough.
-
-    Source: Bun & Steinke 2016, arXiv:1605.02065, Proposition 1.6 and Lemma 1.7; under full
-    adaptivity Feldman & Zrnic, arXiv:2008.11193, Theorem "rdp-at-stopping-times".
-
-    >>> sigma_for_answers_zcdp(8, clip=1.0, rho=1.0)
-    2.0
-    """
-    check_positive("rho", rho)
-    return _sigma(_energy(answers, clip) / (2 * Fraction(rho)), "rho", rho)
-
-
 def _gdp_excess(mu: float, epsilon: float, delta: float) -> float:
     """By how much δ misses the mark; at most 0 exactly when gdp_delta(mu, epsilon) ≤ delta."""
     reached, rest = tails(mu, epsilon)
@@ -394,35 +287,3 @@ def _root_of_simple_rho(epsilon: float, level: float) -> float:
 def _order(w: float) -> float:
     """α − 1 for w = −ln(1 − 1/α): in w all three conditions on the best order are convex."""
     return math.exp(-w) / -math.expm1(-w)
-
-
-def _energy(answers: int | Fraction, clip: float) -> Fraction:
-    if not (isinstance(answers, int | Fraction) and answers > 0):
-        raise ParameterError("answers", answers, "an integer or a Fraction > 0")
-    check_positive("clip", clip)
-    return answers * Fraction(clip) ** 2
-
-
-def _sigma(square: Fraction, budget: str, value: float) -> float:
-    try:
-        return root_up(square)
-    except OverflowError:
-        raise ParameterError(budget, value, "large enough for a finite sigma") from None
-
-
-def _nonnegative(name: str, value: float) -> float:
-    if not 0 <= value <= 1e15:
-        raise ParameterError(name, value, "at least 0 and at most 1e15")
-    return float(value)
-
-
-def _probability(name: str, value: float) -> float:
-    if not 1e-300 <= value < 1:
-        raise ParameterError(name, value, "at least 1e-300 and below 1")
-    return float(value)
-
-
-def _is_simple(grade: Grade) -> bool:
-    if grade not in ("simple", "improved"):
-        raise ParameterError("grade", grade, '"simple" or "improved"')
-    return grade == "simple"

@@ -20,10 +20,16 @@ STUDY_TAG = b"demur.study.v1\x00"
 ROUND_TAG = b"demur.round.v1\x00"
 REPORT_ID_BYTES = 16
 HASH_BYTES = 32
+LARGEST_REPORT_BYTES = (1 << 20) - REPORT_ID_BYTES  #: of words, so that one report fits a frame
+LARGEST_DEFINITION_BYTES = 1 << 16  #: of a study or round: every device reads it
 
 VIEWS = {View.LOCAL: study_pb2.VIEW_LOCAL, View.AGGREGATE: study_pb2.VIEW_AGGREGATE}
 MEASURES = {Measure.GDP: study_pb2.MEASURE_GDP, Measure.ZCDP: study_pb2.MEASURE_ZCDP}
-POLICIES = {Policy.SKIP: study_pb2.POLICY_SKIP, Policy.RETIRE: study_pb2.POLICY_RETIRE}
+POLICIES = {
+    Policy.SKIP: study_pb2.POLICY_SKIP,
+    Policy.RETIRE: study_pb2.POLICY_RETIRE,
+    Policy.CLIP: study_pb2.POLICY_CLIP,
+}
 WORD_TYPES = {
     WordType.INT32: round_pb2.WORD_TYPE_INT32,
     WordType.INT64: round_pb2.WORD_TYPE_INT64,
@@ -135,6 +141,12 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         UnsupportedError: a valid round of a kind that this version does not answer.
     """
     message = _parsed(round_pb2.Round(), definition)
+    size = message.dimension * (8 if message.word_type == round_pb2.WORD_TYPE_INT64 else 4)
+    if size > LARGEST_REPORT_BYTES:
+        raise UnsupportedError(
+            f"reports of {message.dimension} words take {size} bytes each, and a message holds "
+            f"{LARGEST_REPORT_BYTES}; ask for fewer coordinates at a time"
+        )
     kind = message.WhichOneof("query")
     if kind is None:
         raise WireError("not a valid round: it asks nothing")
@@ -210,6 +222,10 @@ Message = TypeVar("Message", study_pb2.Study, round_pb2.Round)
 
 
 def _parsed(message: Message, definition: bytes) -> Message:
+    if len(definition) > LARGEST_DEFINITION_BYTES:
+        raise WireError(
+            f"a definition takes at most {LARGEST_DEFINITION_BYTES} bytes, got {len(definition)}"
+        )
     try:
         message.ParseFromString(definition)
     except DecodeError as error:

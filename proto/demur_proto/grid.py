@@ -7,6 +7,7 @@ derive the same integers.
 
 from fractions import Fraction
 
+from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
 
 UNITS_LIMIT = 1 << 62  #: budgets stay below this, so charges and sums fit signed 64-bit integers
@@ -20,6 +21,7 @@ def grid_step(exponent: int) -> Fraction:
     >>> grid_step(-7)
     Fraction(1, 128)
     """
+    check_integer("grid_exponent", exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
     return Fraction(2) ** exponent
 
 
@@ -36,6 +38,7 @@ def squared_radius(clip: float, exponent: int) -> int:
     >>> squared_radius(1.0, -7)
     16384
     """
+    check_positive("clip", clip)
     radius = int(Fraction(clip) ** 2 / grid_step(exponent) ** 2)
     if not 1 <= radius < RADIUS_LIMIT:
         raise ParameterError(
@@ -64,6 +67,8 @@ def base_units(budget_norm: Fraction, exponent: int) -> tuple[int, int]:
     >>> base_units(Fraction(15), -7) == (15 * 128**2 * 2**44, 2**44)
     True
     """
+    if not (type(budget_norm) is Fraction and budget_norm > 0):
+        raise ParameterError("budget", budget_norm, "a Fraction > 0")
     steps = int(budget_norm / grid_step(exponent) ** 2)
     if not 1 <= steps < UNITS_LIMIT:
         size = f"2^{steps.bit_length() - 1}" if steps else "less than one"
@@ -91,6 +96,10 @@ def round_weight(
     ...              base_weight=8, budget_units=1000)
     32
     """
+    check_positive("sigma", sigma)
+    check_positive("base_sigma", base_sigma)
+    check_integer("base_weight", base_weight, 1)
+    check_integer("budget_units", budget_units, 1, UNITS_LIMIT - 1)
     ratio = (grid_step(exponent) / Fraction(sigma)) ** 2
     base_ratio = (grid_step(base_exponent) / Fraction(base_sigma)) ** 2
     exact = base_weight * ratio / base_ratio

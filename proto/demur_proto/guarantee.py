@@ -1,9 +1,9 @@
 """The printed statement: what is promised, to whom, under which neighbour and view."""
 
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 
-from demur_proto import conversions
+from demur_proto import pairs
+from demur_proto.outward import text_up
 from demur_proto.study import Measure, Study, View
 
 UNIT = "one device = one person, with everything it reports in the study"
@@ -40,25 +40,25 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
         study: the contract.
         per_report_mu: μ-GDP of a single report at the full clip (`GaussianLinear.report_mu`).
     """
-    pair_epsilon, pair_delta = conversions.pair_epsilon_delta(study.epsilon, study.delta)
+    pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.epsilon, study.delta)
     if study.measure is Measure.GDP:
-        in_measure = f"{at_least(study.budget)}-GDP"
-        pair = f"{at_least(conversions.pair_mu(study.budget))}-GDP"
+        in_measure = f"{text_up(study.budget)}-GDP"
+        pair = f"{text_up(pairs.pair_mu(study.budget))}-GDP"
     else:
-        in_measure = f"{at_least(study.budget)}-zCDP"
-        pair = f"{at_least(conversions.pair_rho(study.budget))}-zCDP"
+        in_measure = f"{text_up(study.budget)}-zCDP"
+        pair = f"{text_up(pairs.pair_rho(study.budget))}-zCDP"
     statement = (
-        f"({at_least(study.epsilon)}, {at_least(study.delta)})-differential privacy, from "
+        f"({text_up(study.epsilon)}, {text_up(study.delta)})-differential privacy, from "
         f"{in_measure}, over all rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. "
-        f"View: {VIEWS[study.view]}. Between two arbitrary people: ({at_least(pair_epsilon)}, "
-        f"{at_least(pair_delta, digits=3)}), from {pair}. Noise: {NOISE}."
+        f"View: {VIEWS[study.view]}. Between two arbitrary people: ({text_up(pair_epsilon)}, "
+        f"{text_up(pair_delta, digits=3)}), from {pair}. Noise: {NOISE}."
     )
     if study.view is View.AGGREGATE:
         statement += (
             " The collector, its store and its backups are trusted: one report on its own is only "
-            f"{at_least(per_report_mu, digits=2)}-GDP. The noise is split over "
-            f"{study.noise_shares} devices; {study.dishonest} dishonest ones are tolerated, and "
-            f"fewer than {study.minimum_cohort} reports are never released."
+            f"{text_up(per_report_mu, digits=2)}-GDP. The noise is split over "
+            f"{study.noise_shares} devices; {study.dishonest} may be dishonest, that is add none or "
+            f"tell what they added. Fewer than {study.minimum_cohort} reports are never released."
         )
     return Guarantee(
         epsilon=study.epsilon,
@@ -71,13 +71,3 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
         per_report_mu=per_report_mu,
         statement=statement,
     )
-
-
-def at_least(value: float, *, digits: int = 6) -> str:
-    """A number in so many significant digits, rounded up: a promise must hold as printed.
-
-    >>> at_least(1.0), at_least(1e-6), at_least(9.41, digits=2)
-    ('1', '1e-06', '9.5')
-    """
-    outward = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value)))
-    return f"{float(outward):.{digits}g}"

@@ -83,6 +83,8 @@ class Round:
         check_hash("study_hash", self.study_hash)
         check_integer("number", self.number, 1, (1 << 32) - 1)
         check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
+        if len(self.query.features) > self.dimension:
+            raise ParameterError("dimension", self.dimension, "at least one for each feature")
         check_positive("clip", self.clip)
         check_positive("sigma", self.sigma)
         check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
@@ -105,6 +107,8 @@ def check_grid(exponent: int, *, clip: float, dimension: int, on_grid: bool) -> 
 
     >>> check_grid(-7, clip=1.0, dimension=1, on_grid=True)
     """
+    check_positive("clip", clip)
+    check_integer("dimension", dimension, 1, (1 << 31) - 1)
     if on_grid:
         if (Fraction(clip) / grid_step(exponent)).denominator != 1:
             raise ParameterError("grid_exponent", exponent, f"such that 2^it divides clip {clip}")

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from demur_proto import conversions
+from demur_proto import calibration, conversions
 from demur_proto.checks import check_integer, check_positive, check_text
-from demur_proto.errors import ParameterError, UnsupportedError
+from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, base_units
+from demur_proto.ranges import check_amount
 
 EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
 OPEN_HORIZON = 1 << 32  #: rounds assumed for the sampler's share of δ when none are fixed
@@ -33,6 +34,7 @@ class Policy(StrEnum):
 
     SKIP = "skip"  #: a later, smaller charge may still fit
     RETIRE = "retire"  #: the first refusal is final; only answers that cost nothing follow
+    CLIP = "clip"  #: it is shrunk to what still fits; the first shrunk answer is the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,12 @@ def sampler_delta(
     ...               maximum_dimension=1) < 3e-36
     True
     """
+    check_amount("epsilon", epsilon)
+    if not isinstance(view, View):
+        raise ParameterError("view", view, "a View")
+    check_integer("minimum_cohort", minimum_cohort, 1, (1 << 31) - 1)
+    check_integer("horizon", horizon, 0, OPEN_HORIZON - 1)
+    check_integer("maximum_dimension", maximum_dimension, 1, (1 << 31) - 1)
     devices = minimum_cohort if view is View.AGGREGATE else 1
     coordinates = devices * maximum_dimension * (horizon or OPEN_HORIZON)
     # Above 700, e^ε would overflow; such an ε promises nothing, and neither does δ = 1.
@@ -209,18 +217,20 @@ def design_study(
     )
     remaining = math.nextafter(delta - reserve, 0.0)  # so that both add up to at most delta
     if not remaining > 0:
-        raise ParameterError("delta", delta, f"> {reserve:.3g}, which the sampler may need")
+        raise ParameterError(
+            "delta", delta, f"> {reserve:.3g}, which the sampler may need at epsilon {epsilon:g}"
+        )
     if measure is Measure.GDP:
         budget = conversions.gdp_mu(epsilon, delta=remaining)
-        sigma = conversions.sigma_for_answers(answers, clip=clip, mu=budget)
+        sigma = calibration.sigma_for_answers(answers, clip=clip, mu=budget)
     elif measure is Measure.ZCDP:
         budget = conversions.zcdp_rho(epsilon, delta=remaining)
         # Both conversions round outward, so the way back may miss by a few units in the last place.
         while conversions.zcdp_delta(budget, epsilon=epsilon) > remaining:
             budget *= 1 - 2.0**-50
-        sigma = conversions.sigma_for_answers_zcdp(answers, clip=clip, rho=budget)
+        sigma = calibration.sigma_for_answers_zcdp(answers, clip=clip, rho=budget)
     else:
-        raise UnsupportedError(f"studies in measure {measure!r} are not supported")
+        raise ParameterError("measure", measure, "gdp or zcdp")
     return Study(
         name=name,
         view=view,

@@ -17,8 +17,7 @@ from demur_proto.definition import (
     read_study,
     study_hash_of,
 )
-from demur_proto.errors import NotFoundError, StateError, UnsupportedError, WireError
-from demur_proto.frames import MAXIMUM_FRAME_BYTES
+from demur_proto.errors import NotFoundError, StateError, WireError
 from demur_proto.hmacs import PreparedKey, hmac_by_message, prepare_key
 from demur_proto.mechanisms.gaussian import mechanism_for
 from demur_proto.release import Release
@@ -43,7 +42,7 @@ class _Bell:
         self.next = anyio.Event()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class _Asking:
     """A round as the collector runs it."""
 
@@ -110,7 +109,6 @@ class Collector:
         """
         study = self.study(study_hash_of(definition))
         asked = read_round(definition, study=study)
-        _check_size(asked.value)
         async with self._changing:
             if asked.hash in self._by_hash:
                 return asked
@@ -311,16 +309,6 @@ class Collector:
             return self._by_hash[round_hash]
         except KeyError:
             raise NotFoundError(f"there is no round {round_hash.hex()[:16]}") from None
-
-
-def _check_size(asked: Round) -> None:
-    """Refuse a round whose reports would fit no message, so that nobody could answer it."""
-    size = asked.dimension * asked.word_type.size_bytes + REPORT_ID_BYTES
-    if size > MAXIMUM_FRAME_BYTES:
-        raise UnsupportedError(
-            f"reports of {asked.dimension} {asked.word_type} words take {size} bytes each, "
-            f"and a message holds {MAXIMUM_FRAME_BYTES}; ask for fewer coordinates at a time"
-        )
 
 
 def _inside(rows: Words, limit: int) -> Flags:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -68,7 +69,7 @@ class Child:
             DemurError: it has stopped.
         """
         try:
-            self._pipe.send(message)
+            say(self._pipe, message)
         except OSError:
             raise self._how_it_stopped() from None
 
@@ -134,6 +135,11 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def say(pipe: Connection, message: object) -> None:
+    """Send through a pipe. `Connection.send` complains on stderr when the other end has closed."""
+    pipe.send_bytes(pickle.dumps(message))
+
+
 def _run(main: Callable[..., None], pipe: Connection, *arguments: object) -> None:
     """In the child: end with the parent, and hand our own errors to it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -146,7 +152,7 @@ def _run(main: Callable[..., None], pipe: Connection, *arguments: object) -> Non
         if ours is None:
             raise
         with suppress(OSError):
-            pipe.send(ours)
+            say(pipe, ours)
 
 
 def _is_closed(pipe: Connection) -> bool:

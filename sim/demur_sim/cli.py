@@ -5,7 +5,9 @@ install can run a device's commands.
 """
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import select
 import signal
@@ -20,6 +22,8 @@ from typing import NoReturn
 COMMANDS = {
     "simulate": ("demur_sim.commands", "run a scenario on a simulated population", "sim"),
     "serve": ("demur_server.commands", "run a collector on this machine", "server"),
+    "budget": ("demur_client.commands", "say what a privacy budget buys", ""),
+    "check-vectors": ("demur_client.commands", "check against vector files", ""),
 }
 
 
@@ -27,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 is success, 2 bad usage, 1 anything else."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its chatter on stderr is not ours
+    _make_printable()
     wanted = next((word for word in given if not word.startswith("-")), "")
     try:
         with _terminable():
@@ -43,6 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, code = _explained(error, wanted)
         print(f"demur: error: {' '.join(message.split())}", file=sys.stderr)
         return code
+
+
+def _make_printable() -> None:
+    """Let a closed standard stream swallow what is printed, and a narrow one escape it."""
+    for name in ("stdout", "stderr"):
+        given = getattr(sys, name)
+        if given is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  to the end
+        elif isinstance(given, io.TextIOWrapper):
+            given.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,12 +80,14 @@ def _run(given: Sequence[str], wanted: str) -> int:
     subparsers = parser.add_subparsers(
         title="commands", dest="command", required=True, metavar="COMMAND"
     )
+    home = COMMANDS[wanted][0] if wanted in COMMANDS else None
     for name, (module, purpose, _) in COMMANDS.items():
-        if name != wanted:
+        if module != home:
             subparsers.add_parser(name, help=purpose)
-            continue
-        importlib.import_module(module).add_commands(subparsers)
-        subparsers.choices[name].add_argument(
+        elif name not in subparsers.choices:  # one module may add several commands
+            importlib.import_module(module).add_commands(subparsers)
+    if home is not None:
+        subparsers.choices[wanted].add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
         )
     options = parser.parse_args(given)
@@ -107,8 +124,11 @@ def _explained(error: BaseException, command: str) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, DemurError):
         return str(error), 1
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"cannot write to standard output: {error.strerror}", 1
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("demur_"):
-        install = f"pip install 'demur[{COMMANDS[command][2]}]'"
+        extra = COMMANDS[command][2]
+        install = f"pip install 'demur[{extra}]'" if extra else "pip install demur"
         return f"`demur {command}` needs {error.name}; install it with: {install}", 1
     return f"a bug, sorry: {type(error).__name__}: {error} (--debug shows where)", 1
 

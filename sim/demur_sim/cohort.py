@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demur_client.budget import charge_units, decide
+from demur_client.budget import affordable_radius, charge_units, decide
 from demur_client.decision import covered
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.definition import Defined, ReportIds
@@ -35,7 +35,7 @@ def block_count(devices: int) -> int:
     return -(-devices // BLOCK)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BlockAnswer:
     """What one block answered to one round."""
 
@@ -72,14 +72,30 @@ class Block:
         """Everyone's noisy words to a round."""
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
         values = evaluate_query(asked.query, self._population, self._people, mechanism.dimension)
-        words, squares = mechanism.quantise(values, sampler)
-        charge = charge_units(squares, weight=asked.weight, budget_units=self._study.budget_units)
+        largest = mechanism.squared_radius
+        if self._study.policy is Policy.CLIP:
+            radii = affordable_radius(
+                self.remaining, weight=asked.weight, largest=largest, refused=self.refused
+            )
+            words, squares, shrunk = mechanism.quantise_within(values, sampler, radii=radii)
+        else:
+            words, squares = mechanism.quantise(values, sampler)
+            shrunk = None
+        charge = charge_units(
+            squares,
+            weight=asked.weight,
+            budget_units=self._study.budget_units,
+            largest=largest,
+        )
         given, self.remaining, self.refused = decide(
             charge,
             remaining=self.remaining,
             refused=self.refused,
-            retire=self._study.policy is Policy.RETIRE,
+            retire=self._study.policy is not Policy.SKIP,
         )
+        if shrunk is not None:
+            self.refused |= shrunk
+            given = given & ~(shrunk & (squares == 0))  # shrunk to nothing: a refusal
         contribution = covered(words, given)
         noisy = contribution + mechanism.noise(sampler, reports=len(words))
         sent = given if self._silent else np.ones_like(given)
@@ -96,7 +112,7 @@ class Block:
         return ReportIds(secrets[at : at + 32] for at in range(0, len(secrets), 32))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RoundSum:
     """What a cohort's answers to one round add up to."""
 

@@ -7,7 +7,7 @@ import anyio
 from demur_server.collector import Collector
 from demur_server.serving import served
 from demur_server.store.memory import MemoryStore
-from demur_sim.children import peak_rss_mb
+from demur_sim.children import peak_rss_mb, say
 
 
 def collect(pipe: Connection, collector_port: int) -> None:
@@ -17,6 +17,6 @@ def collect(pipe: Connection, collector_port: int) -> None:
 
 async def _collect(pipe: Connection, collector_port: int) -> None:
     async with served(Collector(MemoryStore()), collector_port=collector_port) as ports:
-        pipe.send(ports)
+        say(pipe, ports)
         await anyio.wait_readable(pipe)  # told to stop, or the parent is gone
-    pipe.send(peak_rss_mb())
+    say(pipe, peak_rss_mb())

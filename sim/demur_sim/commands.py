@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from demur_proto.guarantee import at_least
+from demur_proto.outward import text_up
 from demur_proto.study import View
 from demur_sim.results import Result, save
 from demur_sim.run import Progress, simulate
@@ -76,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
         return _list(as_json=options.json)
     if options.scenario is None:
         options.usage_error("which scenario? (--list shows those that are shipped)")
+    if options.port and options.fidelity != "processes":
+        options.usage_error("--port needs --fidelity processes")
     scenario = load_scenario(options.scenario, overrides=options.set)
     if importlib.util.find_spec("matplotlib") is None:  # better now than after the run
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
@@ -130,7 +132,7 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
 def _report(result: Result, folder: Path) -> str:
     study = result.study.value
     promise = (
-        f"({at_least(study.epsilon)}, {at_least(study.delta)}), unit one device, "
+        f"({text_up(study.epsilon)}, {text_up(study.delta)}), unit one device, "
         f"neighbour zero-out, view {study.view}"
     )
     noise = f"standard error {result.sigma:,.1f} of a released sum"
@@ -146,11 +148,12 @@ def _report(result: Result, folder: Path) -> str:
         "answered rounds": f"{result.answered_rounds} with a filter on each device, "
         f"{result.worst_case_rounds} in the worst case at the same noise",
         "error (RMSE)": f"{error}, {result.worst_case_sigma:,.1f} in the worst case for all rounds",
+        "simulated": "with seeded noise, so the run itself protects nobody",
         "refused once": f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)",
         "took": f"{result.wall_s:.1f} s",
     }
     if result.mechanism.shares > 1:
-        alone = at_least(result.guarantee.per_report_mu, digits=2)
+        alone = text_up(result.guarantee.per_report_mu, digits=2)
         rows["trusted"] = f"the collector: one report on its own is only {alone}-GDP"
     rows |= {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
     size = f"{result.devices:,} devices, {len(result.releases)} rounds"

@@ -24,7 +24,7 @@ _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 _DTYPES = {"sent": "bool", "size_bytes": "int32", "status": "int8", "time_s": "float64"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Messages:
     """Everything about n devices' messages in t rounds, except what they say."""
 
@@ -216,9 +216,8 @@ def _features(seen: Messages) -> npt.NDArray[np.float64]:
     """
     t = seen.rounds
     silent = ~seen.sent
-    ever = np.any(silent, axis=1, keepdims=True)[
-        :, 0
-    ]  # by itself: one silent round among hundreds is easily binned away
+    # By itself: one silent round among hundreds is easily binned away.
+    ever: npt.NDArray[np.bool_] = np.logical_or.reduce(silent, axis=1)
     first = np.where(ever, silent.argmax(axis=1), t)
     last = np.where(ever, t - 1 - silent[:, ::-1].argmax(axis=1), -1)
     columns = [ever[:, None], first[:, None], last[:, None]]

@@ -1,11 +1,14 @@
 """What a run found, and the files that keep it."""
 
 import csv
+import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +37,7 @@ SILENT = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """A finished run."""
 
@@ -227,21 +230,29 @@ def save(result: Result, folder: Path) -> None:
         "plot.png": lambda path: draw(result, path),
         "summary.json": lambda path: _write_json(result.summary(), path),
     }
-    asides = {folder / name: folder / f".{os.getpid()}.{name}" for name in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            for path, aside in asides.items():
-                files[path.name](aside)
-            (folder / "summary.json").unlink(missing_ok=True)
-            for path, aside in asides.items():
-                aside.replace(path)
-        finally:
-            for aside in asides.values():
-                aside.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
+            for name, write in files.items():
+                write(Path(aside) / name)
+            with _alone_in(folder):
+                (folder / "summary.json").unlink(missing_ok=True)
+                for name in files:
+                    (Path(aside) / name).replace(folder / name)
     except OSError as error:
         where = error.filename2 or error.filename or folder
         raise DataError(f"cannot write results to {where}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other runs from replacing files in the same folder meanwhile."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)  # and so unlock
 
 
 def _write_json(content: dict[str, Any], path: Path) -> None:

@@ -12,6 +12,7 @@ from demur_proto.arrays import Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
+from demur_sim.cohort import block_count
 from demur_sim.populations import Population
 from demur_sim.questions import blocks
 from demur_sim.results import Result
@@ -112,7 +113,7 @@ async def run_scenario(
         scenario=scenario,
         seed=seed,
         fidelity=Fidelity(fidelity),
-        workers=hands(workers),
+        workers=min(hands(workers), block_count(people.devices)),
         devices=people.devices,
         study=study,
         releases=tuple(releases),

@@ -25,7 +25,7 @@ class Fidelity(StrEnum):
     PROCESSES = "processes"  #: worker processes and a real collector, over gRPC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Aftermath:
     """What only a simulator knows, and how the run went."""
 

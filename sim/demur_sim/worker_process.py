@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 from anyio.streams.memory import MemoryObjectSendStream
 
-from demur_client.agent import fetch_study
+from demur_client.agent import COUNTED, PEER, fetch_study
 from demur_client.connection import connected, send
 from demur_proto.arrays import Flags, Integers
 from demur_proto.calls import calling
@@ -22,7 +22,7 @@ from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
 from demur_proto.words import encode_words
-from demur_sim.children import peak_rss_mb
+from demur_sim.children import peak_rss_mb, say
 from demur_sim.cohort import Cohort
 from demur_sim.populations import Population
 from demur_sim.recorder import Recorder
@@ -32,12 +32,10 @@ Call = grpc.aio.StreamStreamCall[
     collector_pb2.SubmitFramesRequest, collector_pb2.SubmitFramesResponse
 ]
 
-PEER = "the collector"
 RETRY_S = 0.05  #: pause before a frame is sent again after TRY_LATER
-COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Work:
     """What a worker needs to know."""
 
@@ -50,7 +48,7 @@ class Work:
     record: bool  #: keep what a watcher would see
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answered:
     """A worker's word to its parent after each round. The truth never goes to the collector."""
 
@@ -60,7 +58,7 @@ class Answered:
     last_receipt: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Finished:
     """A worker's last word."""
 
@@ -86,16 +84,17 @@ async def _work(pipe: Connection, task: Work) -> None:
                 tasks.cancel_scope.cancel()
         finally:
             call.cancel()
-    pipe.send(
+    say(
+        pipe,
         Finished(
             refused=gateway.cohort.refused(),
             recorder=gateway.recorder,
             peak_rss_mb=peak_rss_mb(),
-        )
+        ),
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Sent:
     """A frame on its way."""
 
@@ -196,13 +195,14 @@ class _Gateway:
                     await self._send(call, sent.frame)
             else:
                 await self._news.wait()
-        self._pipe.send(
+        say(
+            self._pipe,
             Answered(
                 number=number,
                 contributed=contributed,
                 first_report=first_report,
                 last_receipt=time.monotonic(),
-            )
+            ),
         )
 
     async def _send(self, call: Call, frame: report_pb2.ReportFrame) -> None:

@@ -376,7 +376,7 @@ def test_no_text_of_a_device_shows_what_it_holds(caplog: pytest.LogCaptureFixtur
 
 @settings(max_examples=60)
 @given(
-    policy=st.sampled_from(Policy),
+    policy=st.sampled_from([Policy.SKIP, Policy.RETIRE]),  # clip: test_clip.py, test_cohort.py
     view=st.sampled_from(View),
     values=st.lists(
         st.lists(

@@ -2,7 +2,6 @@ import json
 import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.conversions import (
-    Grade,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
-    pair_epsilon_delta,
-    pair_mu,
-    pair_rho,
-    sigma_for_answers,
-    sigma_for_answers_zcdp,
     zcdp_delta,
     zcdp_epsilon,
     zcdp_rho,
 )
 from demur_proto.errors import ParameterError
+from demur_proto.grades import Grade
 
 GOLDEN: dict[str, list[dict[str, float]]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "accounting.json").read_text("utf-8")
@@ -167,11 +161,14 @@ def test_gdp_delta_is_the_textbook_formula_rounded_up(mu: float, a: float) -> No
         assert truth <= Decimal(delta) <= min(truth * (1 + Decimal("1e-14")), 1 - rest / 2)
 
 
+QUADRATURE = np.polynomial.legendre.leggauss(200)
+
+
 @given(mu=log_uniform(0.05, 5.0), epsilon=st.floats(0.0, 10.0))
 def test_gdp_delta_is_the_hockey_stick_divergence_of_two_gaussians(
     mu: float, epsilon: float
 ) -> None:
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = QUADRATURE
     start = epsilon / mu + mu / 2  # where the likelihood ratio passes e^ε
     x = start + 20 * (nodes + 1)
     excess = np.exp(-((x - mu) ** 2) / 2) - np.exp(epsilon - x**2 / 2)
@@ -325,87 +322,6 @@ def test_a_budget_far_above_epsilon_promises_nothing() -> None:
     assert zcdp_delta(1.0, epsilon=1.0, grade="simple") == 1.0
 
 
-# Between two arbitrary people.
-
-
-@given(mu=log_uniform(1e-3, 3.0), epsilon=st.floats(0.0, 10.0))
-def test_the_pair_bound_covers_what_two_gaussians_twice_as_far_apart_really_leak(
-    mu: float, epsilon: float
-) -> None:
-    pair = pair_epsilon_delta(epsilon, gdp_delta(mu, epsilon=epsilon))
-
-    assert gdp_delta(pair_mu(mu), epsilon=pair[0]) <= pair[1]
-    assert pair_rho(mu**2 / 2) == pytest.approx(pair_mu(mu) ** 2 / 2)
-
-
-@given(epsilon=epsilons, delta=deltas)
-def test_the_pair_delta_is_just_above_its_formula(epsilon: float, delta: float) -> None:
-    with localcontext(prec=60):
-        truth = (1 + Decimal(epsilon).exp()) * Decimal(delta)
-
-    doubled, pair_delta = pair_epsilon_delta(epsilon, delta)
-
-    assert doubled == 2 * epsilon
-    assert min(truth, Decimal(1)) <= Decimal(pair_delta)
-    assert pair_delta <= min(1.0, float(min(truth, Decimal(2))) * (1 + CLOSED_FORM))
-
-
-def test_the_pair_bound_survives_an_epsilon_whose_exponential_is_no_float() -> None:
-    assert pair_epsilon_delta(800.0, 1e-300) == (1600.0, 1.0)
-    assert pair_epsilon_delta(1e6, 5e-324) == (2e6, 1.0)
-    assert pair_epsilon_delta(1e6, 0.0) == (2e6, 0.0)
-    assert pair_epsilon_delta(0.0, 1.0) == (0.0, 1.0)
-
-
-# Noise.
-
-answers_counts = st.integers(1, 10**12) | st.fractions(
-    Fraction(1, 1000), 1000, max_denominator=10**6
-)
-scales = log_uniform(1e-30, 1e30) | st.floats(1e-300, 1e-200)
-
-
-@given(answers=answers_counts, clip=scales, mu=log_uniform(1e-9, 1e3))
-def test_sigma_is_the_least_float_that_keeps_so_many_answers_within_mu(
-    answers: int | Fraction, clip: float, mu: float
-) -> None:
-    sigma = sigma_for_answers(answers, clip=clip, mu=mu)
-
-    def fits(noise: float) -> bool:
-        return Fraction(noise) ** 2 * Fraction(mu) ** 2 >= answers * Fraction(clip) ** 2
-
-    assert fits(sigma)
-    assert not fits(math.nextafter(sigma, 0))
-
-
-@given(answers=answers_counts, clip=scales, rho=rhos)
-def test_sigma_is_the_least_float_that_keeps_so_many_answers_within_rho(
-    answers: int | Fraction, clip: float, rho: float
-) -> None:
-    sigma = sigma_for_answers_zcdp(answers, clip=clip, rho=rho)
-
-    def fits(noise: float) -> bool:
-        return 2 * Fraction(noise) ** 2 * Fraction(rho) >= answers * Fraction(clip) ** 2
-
-    assert fits(sigma)
-    assert not fits(math.nextafter(sigma, 0))
-
-
-def test_sigma_that_no_float_can_hold_is_refused() -> None:
-    with pytest.raises(ParameterError, match="mu must be large enough"):
-        sigma_for_answers(1, clip=1e308, mu=1e-3)
-    with pytest.raises(ParameterError, match="rho must be large enough"):
-        sigma_for_answers_zcdp(10**700, clip=1.0, rho=1.0)
-
-
-@pytest.mark.parametrize("answers", [0, -1, Fraction(-1, 2), 1.5, math.nan, "4"])
-def test_answers_that_are_not_a_positive_exact_number_are_refused(answers: Any) -> None:
-    with pytest.raises(ParameterError, match="answers must be"):
-        sigma_for_answers(answers, clip=1.0, mu=1.0)
-    with pytest.raises(ParameterError, match="answers must be"):
-        sigma_for_answers_zcdp(answers, clip=1.0, rho=1.0)
-
-
 # Ranges.
 
 
@@ -416,11 +332,6 @@ VALID_CALLS: list[tuple[Callable[..., object], dict[str, float]]] = [
     (zcdp_epsilon, {"rho": 1.0, "delta": 1e-5}),
     (zcdp_delta, {"rho": 1.0, "epsilon": 1.0}),
     (zcdp_rho, {"epsilon": 1.0, "delta": 1e-5}),
-    (pair_mu, {"mu": 1.0}),
-    (pair_rho, {"rho": 1.0}),
-    (pair_epsilon_delta, {"epsilon": 1.0, "delta": 1e-5}),
-    (sigma_for_answers, {"answers": 1, "clip": 1.0, "mu": 1.0}),
-    (sigma_for_answers_zcdp, {"answers": 1, "clip": 1.0, "rho": 1.0}),
 ]
 
 

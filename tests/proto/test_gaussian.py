@@ -313,7 +313,7 @@ def test_the_shares_add_up_to_no_less_than_the_whole_noise(sigma: float, shares:
     assert Fraction(mechanism.noise_steps) * Fraction(2) ** -26 == Fraction(mechanism.share_sigma)
 
 
-@given(st.floats(0.1, 1e6), st.integers(-30, 5))
+@given(st.floats(0.1, 1e6), st.integers(-16, 5))
 def test_the_whole_noise_of_a_local_report_is_sigma_to_the_last_bit(
     sigma: float, exponent: int
 ) -> None:

@@ -51,8 +51,8 @@ def test_the_aggregate_view_says_that_the_collector_is_trusted_and_with_how_much
 
     assert "The collector, its store and its backups are trusted" in aggregate
     assert "one report on its own is only 9.5-GDP" in aggregate
-    assert "split over 990 devices; 10 dishonest ones are tolerated" in aggregate
-    assert "fewer than 1000 reports are never released" in aggregate
+    assert "split over 990 devices; 10 may be dishonest" in aggregate
+    assert "Fewer than 1000 reports are never released" in aggregate
     assert "trusted" not in local
 
 

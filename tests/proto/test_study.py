@@ -12,7 +12,7 @@ from demur_client.budget import charge_units
 from demur_client.filters import Filter
 from demur_proto.asking import next_round
 from demur_proto.definition import define_study, read_study
-from demur_proto.errors import ParameterError, UnsupportedError
+from demur_proto.errors import ParameterError
 from demur_proto.grid import squared_radius
 from demur_proto.round import Feature
 from demur_proto.study import Measure, Policy, Study, View, design_study, sampler_delta
@@ -243,10 +243,10 @@ def test_designs_outside_their_range_are_refused(field: str, value: Any) -> None
         design_study(**{**arguments, field: value})
 
 
-def test_a_measure_that_is_none_of_ours_is_unsupported() -> None:
+def test_a_measure_that_studies_cannot_have_is_refused_with_those_they_can() -> None:
     measure: Any = "renyi"
 
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(ParameterError, match="measure must be gdp or zcdp, got 'renyi'"):
         design_study(
             name="x", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=10, measure=measure
         )

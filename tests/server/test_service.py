@@ -460,14 +460,14 @@ async def test_a_burst_of_calls_is_answered_and_not_cancelled(channel: grpc.aio.
 async def test_a_slow_reader_holds_up_nobody_and_misses_nothing(
     devices: Any, collector: Collector, study: Defined[Study], ask: Ask
 ) -> None:
-    features = [Feature(name=f"{number:0100}") for number in range(1000)]  # 0.1 MB a round
+    features = [Feature(name=f"{number:0100}") for number in range(500)]  # 50 kB a round
     slow = await visiting(devices, study)
     quick = await visiting(devices, study)
 
     for number in range(1, 31):
         await collector.open_round(ask(number, features=features).definition)
     assert [await pushed(quick, study) for _ in range(30)] == list(range(1, 31))
-    assert await hand_in(quick, report(ask(1, features=features), 1, *[0] * 1000)) == ACCEPTED
+    assert await hand_in(quick, report(ask(1, features=features), 1, *[0] * 500)) == ACCEPTED
 
     assert [await pushed(slow, study) for _ in range(30)] == list(range(1, 31))
 

@@ -173,7 +173,11 @@ ZIPPED = gzip.compress((HEADER + ROW * 20_000).encode(), compresslevel=0)
         (HEADER + ROW + " \n", 3, "expected 3 fields as in the header, got 1"),
         (HEADER + ROW + '1,2026-01-01,"1\n' + ROW, 4, "expected well-formed CSV: "),
         (HEADER + ROW + '1,2026-01-01,"1"1\n', 3, "expected well-formed CSV: "),
-        (HEADER + ROW + "1,2026-01-01," + "1" * 200_000, 3, "expected well-formed CSV: "),
+        (
+            HEADER + ROW + "1,2026-01-01," + "1" * 200_000,
+            3,
+            "expected lines of at most 65536 bytes",
+        ),
         ((HEADER + ROW).replace("\n", "\r"), 1, "expected well-formed CSV: "),
         (HEADER + ROW + "1,9999-12-31,1\n", 3, "expected a day less than 100,000 days from the"),
         (HEADER + ROW + "1,0001-01-01,1\n" + ROW, 3, "expected a day less than 100,000 days"),
@@ -279,6 +283,13 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
     assert str(missing.value) == f"{tmp_path}/gone.csv: cannot be read: No such file or directory"
     assert str(folder.value) == f"{tmp_path}: cannot be read: Is a directory"
+
+
+def test_an_endless_line_is_refused_before_it_fills_the_memory(file: Path) -> None:
+    file.write_bytes(gzip.compress(b"ids,date" + bytes(50_000_000)))
+
+    with pytest.raises(DataError, match=r":1: expected lines of at most 65536 bytes"):
+        read_events(file)
 
 
 def test_a_file_that_may_not_be_read_is_named(file: Path) -> None:

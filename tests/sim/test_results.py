@@ -381,3 +381,17 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path, folder:
         save(run(), tmp_path / folder)
 
     assert (tmp_path / "taken").read_text() == "a file\n"
+
+
+def test_the_interval_holds_where_everybody_is_clipped() -> None:
+    everybody = ArrayPopulation(np.full((200_000, 20), 50.0))
+    scenario = Scenario(
+        name="rich", feature="value", clip=1.0, budget=20, on_grid=False, grid_exponent=-16
+    )
+
+    result = simulate(scenario, population=everybody, seed=1)
+
+    half_widths = np.array([release.half_width for release in result.releases])
+    off = np.abs(result.estimates[:, 0] - 200_000)
+    assert (off <= half_widths).all()
+    assert (off > 1.96 * result.sigma).mean() > 0.5  # so most fail without the allowance for it

@@ -92,7 +92,7 @@ def flat(scenario: Scenario) -> dict[str, Any]:
         ({"budget": 1.5}, "budget must be an integer >= 1"),
         ({"view": "global"}, "view must be local or aggregate, got 'global'"),
         ({"view": []}, "view must be local or aggregate, got []"),
-        ({"policy": "clip"}, "policy must be skip or retire, got 'clip'"),
+        ({"policy": "stop"}, "policy must be skip or retire or clip, got 'stop'"),
         ({"refusal": "loud"}, "refusal must be cover or silent, got 'loud'"),
         ({"rounds": -1}, "rounds must be an integer >= 0"),
         ({"minimum_cohort": -1}, "minimum_cohort must be an integer >= 0"),

@@ -6,12 +6,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from demur_proto.arrays import Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
-from demur_proto.grid import grid_step, round_weight, squared_radius
+from demur_proto.grid import RADIUS_LIMIT, grid_step, round_weight, squared_radius
 from demur_proto.noise import Sampler
 from demur_proto.round import Round
-from demur_proto.study import Study, View
+from demur_proto.study import Policy, Study
 from demur_proto.words import WordType
 
 CONFIDENCE = 0.95  #: of the intervals around estimates
@@ -45,9 +46,13 @@ class GaussianLinear:
     grid_exponent: int  #: grid step γ = 2^this
     sigma: float  #: full noise of the view, data units
     shares: int  #: how many devices split it; 1 in view local
-    on_grid: bool  #: every possible value is a multiple of γ
+    on_grid: bool  #: every possible value is a multiple of γ, and none is ever shrunk
 
     def __post_init__(self) -> None:
+        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
+        check_positive("sigma", self.sigma)
+        check_integer("shares", self.shares, 1, (1 << 31) - 1)
+        squared_radius(self.clip, self.grid_exponent)
         if self.word_limit > WordType.INT64.limit:
             raise ParameterError(
                 "grid_exponent", self.grid_exponent, "coarser: words would not fit 64 bits"
@@ -70,7 +75,7 @@ class GaussianLinear:
             grid_exponent=asked.grid_exponent,
             sigma=asked.sigma,
             shares=study.noise_shares,
-            on_grid=asked.on_grid,
+            on_grid=asked.on_grid and study.policy is not Policy.CLIP,
         )
 
     @property
@@ -127,9 +132,54 @@ class GaussianLinear:
         Raises:
             ParameterError: the values are not of shape [n, d].
         """
+        words, squares, plain = self._plain(values)
+        if self.on_grid:
+            return words, squares
+        coins = sampler.uniform(reports=len(values), dimension=self.dimension)
+        rough = ~plain & np.isfinite(values).all(axis=1)
+        if rough.any():
+            words[rough] = self._rounded(values[rough], coins[rough], self.squared_radius)
+            squares[rough] = squared_norms(words[rough])
+        return words, squares
+
+    def quantise_within(
+        self, values: Values, sampler: Sampler, *, radii: Integers
+    ) -> tuple[Words, Integers, Flags]:
+        """`quantise` under policy `clip`: each row to a squared norm that it can still pay for.
+
+        What `quantise` says of the clip and of R holds here of each row's own R′. Coins are drawn
+        in every round, so that nothing drawn depends on what is left of a budget.
+
+        Args:
+            values: [n, d], data units.
+            sampler: of the coins.
+            radii: R′ of each row [n], grid steps²; 0 to R. Secret.
+
+        Returns:
+            words [n, d] in grid steps, each with Σz² ≤ R′; their squared norms [n]; and whether
+            the budget shrunk a row [n], so that with R it would have been another.
+
+        Raises:
+            ParameterError: the values are not of shape [n, d].
+        """
+        whole, squares, plain = self._plain(values)
+        coins = sampler.uniform(reports=len(values), dimension=self.dimension)
+        rough = ~plain & np.isfinite(values).all(axis=1) & (not self.on_grid)
+        if rough.any():
+            whole[rough] = self._rounded(values[rough], coins[rough], self.squared_radius)
+            squares[rough] = squared_norms(whole[rough])
+        words = whole.copy()
+        tight = (radii < self.squared_radius) & (rough | (squares > radii))
+        if tight.any():
+            words[tight] = self._rounded(values[tight], coins[tight], radii[tight, None])
+            squares[tight] = squared_norms(words[tight])
+        shrunk: Flags = (words != whole).any(axis=1)
+        return words, squares, shrunk
+
+    def _plain(self, values: Values) -> tuple[Words, Integers, Flags]:
+        """Words, squared norms and whether a row is used as it is; the others are zero so far."""
         if values.ndim != 2 or values.shape[1] != self.dimension:
             raise ParameterError("values", values.shape, f"of shape [n, {self.dimension}]")
-        n, d = values.shape
         radius = self.squared_radius
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.ldexp(values, -self.grid_exponent)
@@ -146,30 +196,22 @@ class GaussianLinear:
             words[outside] = 0
             squares[outside] = 0
             plain &= ~outside
-        if self.on_grid:
-            return words, squares
-        coins = sampler.uniform(reports=n, dimension=d)
-        rough = ~plain & np.isfinite(values).all(axis=1)
-        if rough.any():
-            words[rough] = self._rounded(values[rough], coins[rough])
-            squares[rough] = squared_norms(words[rough])
-        return words, squares
+        return words, squares, plain
 
-    def _rounded(self, values: Values, coins: Values) -> Words:
-        """Clip finite values [n, d] and round them without bias."""
-        radius = self.squared_radius
+    def _rounded(self, values: Values, coins: Values, radius: int | Words) -> Words:
+        """Clip finite values [n, d] to a squared norm, or to one each [n, 1], and round them."""
         peak = np.abs(values).max(axis=1, keepdims=True)
         direction = values / np.where(peak > 0, peak, 1.0)
         # Running sums add in one order; others depend on the array's layout and the processor.
         norm = np.sqrt(np.cumsum(direction * direction, axis=1)[:, -1:])
         # The norm in grid steps, capped before it can overflow: far out, only the direction counts.
-        reach = math.sqrt(radius) * (1 - 2.0**-12)
+        reach = np.sqrt(radius) * (1 - 2.0**-12)
         with np.errstate(over="ignore"):
             length = np.minimum(np.ldexp(peak, -self.grid_exponent) * norm, reach)
         steps = direction * (length / np.where(norm > 0, norm, 1.0))
         low = np.floor(steps)
         words: Words = (low + (coins < steps - low)).astype(np.int64)
-        outside = squared_norms(words) > radius
+        outside = (squared_norms(words)[:, None] > radius)[:, 0]
         words[outside] = np.trunc(steps[outside]).astype(np.int64)
         return words
 
@@ -191,6 +233,9 @@ class GaussianLinear:
         >>> mechanism.charge_gdp(128**2)
         0.25
         """
+        if type(squared_norm) is not int or not 0 <= squared_norm <= RADIUS_LIMIT:
+            # Without the value, which is secret.
+            raise ParameterError("squared_norm", "another value", "an integer from 0 to 2^61")
         return math.ldexp(math.sqrt(squared_norm), self.grid_exponent) / self.sigma
 
     def charge_zcdp(self, squared_norm: int) -> float:
@@ -219,16 +264,37 @@ class GaussianLinear:
         >>> round(mechanism.standard_error(100), 3)
         40.0
         """
+        check_integer("reports", reports, 0, (1 << 53))
         rounding = 1 / 12 if self.on_grid else 1 / 12 + 1 / 4
         return math.ldexp(math.sqrt(reports * (self.noise_steps**2 + rounding)), self.grid_exponent)
 
+    def clipping_bias(self, reports: int) -> float:
+        """The most by which clipping may shift a sum of `reports` reports, per coordinate.
+
+            nC(2⁻¹² + 2⁻¹⁴), and 0 where every value lies on the grid
+
+        A value that reaches the clip is scaled to just inside it, by the factor 1 − 2⁻¹², and in
+        rare cases rounded towards zero, by less than γ ≤ 2⁻¹⁴C. How many did is secret.
+
+        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-14, sigma=4.0,
+        ...                            shares=1, on_grid=False)
+        >>> mechanism.clipping_bias(16384)
+        5.0
+        """
+        check_integer("reports", reports, 0, (1 << 53))
+        return 0.0 if self.on_grid else reports * self.clip * (2.0**-12 + 2.0**-14)
+
     def estimate(self, sums: Integers, *, reports: int) -> Estimate:
-        """Server half: exact sums of words [d] to an unbiased estimate with its interval."""
+        """Server half: exact sums of words [d] to an estimate with its interval.
+
+        The interval is for the sum of clipped values. The estimate is unbiased for it up to
+        `clipping_bias`, by which the interval is wider on both sides.
+        """
         error = self.standard_error(reports)
         return Estimate(
             estimate=tuple(math.ldexp(int(total), self.grid_exponent) for total in sums),
             standard_error=error,
-            half_width=TWO_SIDED_QUANTILE * error,
+            half_width=TWO_SIDED_QUANTILE * error + self.clipping_bias(reports),
         )
 
 
@@ -257,12 +323,12 @@ def mechanism_for(study: Study, asked: Round) -> GaussianLinear:
         raise ParameterError(
             "word_type", str(asked.word_type), f"able to hold {mechanism.word_limit}"
         )
-    if study.view is View.AGGREGATE and mechanism.word_limit * study.minimum_cohort >= 1 << 63:
+    if mechanism.word_limit * study.minimum_cohort >= 1 << 63:
         raise ParameterError("grid_exponent", asked.grid_exponent, "coarser: sums would overflow")
     return mechanism
 
 
 def squared_norms(words: Words) -> Integers:
     """Σz² of each row of words [n, d]; exact while it fits 63 bits."""
-    squares: Integers = np.einsum("nd,nd->n", words, words)
+    squares: Integers = words[:, 0] ** 2 if words.shape[1] == 1 else np.vecdot(words, words)
     return squares

@@ -10,7 +10,7 @@ from demur_proto.round import Round
 from demur_proto.study import Study
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Totals:
     """What a round has counted."""
 
@@ -19,7 +19,7 @@ class Totals:
     closed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Batch:
     """Reports of one round that are valid on their own; whether they count is the store's word."""
 

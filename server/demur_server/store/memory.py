@@ -14,7 +14,7 @@ from demur_proto.v1 import report_pb2
 from demur_server.store.base import Batch, Totals
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class _Counting:
     """A round while it counts."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from demur_proto.errors import DataError, ParameterError
 from demur_sim.populations import LARGEST_AMOUNT, EventLog
 
+LONGEST_LINE = 1 << 16  #: bytes
 MOST_DAYS = 100_000  #: from the first day to the last; more is a mistyped year
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -124,8 +125,11 @@ class _Lines:
         try:
             with Path(self._path).open("rb") as file:
                 zipped = file.peek(2)[:2] == b"\x1f\x8b"
-                for line in io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file:
+                raw = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
+                while line := raw.readline(LONGEST_LINE + 1):
                     self.number += 1
+                    if len(line) > LONGEST_LINE:
+                        raise self.fault(f"lines of at most {LONGEST_LINE} bytes")
                     yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError:
             raise self.fault("text in UTF-8, found other bytes") from None

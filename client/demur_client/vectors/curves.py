@@ -1,0 +1,136 @@
+"""Vectors about Rényi divergences of mechanisms."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from demur_client.vectors.case import Case, Check, examine
+from demur_client.vectors.conversions import CLOSED_FORM
+from demur_client.vectors.verdict import Tally, Verdict
+from demur_proto.errors import DataError
+from demur_proto.grades import Grade
+from demur_proto.renyi import (
+    gaussian_renyi,
+    laplace_renyi,
+    randomized_response_renyi,
+    uniform_response_renyi,
+)
+from demur_proto.renyi_conversions import curve_epsilon
+
+Curve = Callable[[float], float]
+"""From an order to a divergence."""
+
+GRADES: tuple[tuple[Grade, str], ...] = (("simple", "simple"), ("improved", "cks"))
+
+
+def check_rdp_curves(cases: list[dict[str, Any]]) -> Verdict:
+    """Whole curves, their limits, and what they are worth as (ε, δ)."""
+    return examine("rdp_curves", cases, _rdp_curve)
+
+
+def check_gaussian(cases: list[dict[str, Any]]) -> Verdict:
+    """Single divergences of Gaussian noise."""
+    return examine("divergences.gaussian", cases, _gaussian)
+
+
+def check_laplace(cases: list[dict[str, Any]]) -> Verdict:
+    """Single divergences of Laplace noise."""
+    return examine("divergences.laplace", cases, _laplace)
+
+
+def check_binary_rr(cases: list[dict[str, Any]]) -> Verdict:
+    """Single divergences of randomized response between two values."""
+    return examine("divergences.binary_rr", cases, _binary_rr)
+
+
+def check_grr(cases: list[dict[str, Any]]) -> Verdict:
+    """Single divergences of k-ary randomized response."""
+    return examine("divergences.grr", cases, _grr)
+
+
+FAMILIES: dict[str, Check] = {
+    "rdp_curves": check_rdp_curves,
+    "divergences.gaussian": check_gaussian,
+    "divergences.laplace": check_laplace,
+    "divergences.binary_rr": check_binary_rr,
+    "divergences.grr": check_grr,
+}
+
+
+def _rdp_curve(case: Case, tally: Tally) -> None:
+    curve = _curve(case)
+    orders, references = case.numbers("orders"), case.numbers("rdp")
+    if len(orders) != len(references):
+        raise DataError(f"{case.where} has {len(orders)} orders and {len(references)} divergences")
+    points = [(order, curve(order)) for order in orders]
+    for (order, value), reference in zip(points, references, strict=True):
+        tally.above(f"divergence at order {order:g}", value, reference, within=CLOSED_FORM)
+    tally.above("KL divergence", curve(1.0), case.number("kl"), within=CLOSED_FORM)
+    pure = math.inf if case.is_null("eps_pure") else case.number("eps_pure")
+    tally.above("pure epsilon", curve(math.inf), pure, within=CLOSED_FORM)
+    table = case.within("eps_on_grid")
+    for text in table.names():
+        delta, row = _delta(table, text), table.within(text)
+        for grade, name in GRADES:
+            epsilon = curve_epsilon(points, delta=delta, grade=grade)
+            what = f"{grade} epsilon at delta {text}"
+            tally.above(what, epsilon, row.number(name), within=CLOSED_FORM)
+
+
+def _delta(table: Case, text: str) -> float:
+    """A field's name that is itself a number."""
+    return Case({text: text}, where=table.where).number(text)
+
+
+def _curve(case: Case) -> Curve:
+    kind, params = case.text("kind"), case.within("params")
+    if kind == "gaussian":
+        distance, sigma = params.number("sensitivity"), params.number("sigma")
+        return lambda order: gaussian_renyi(distance, sigma=sigma, order=order)
+    if kind == "laplace":
+        distance, scale = params.number("sensitivity"), params.number("b")
+        return lambda order: laplace_renyi(distance, scale=scale, order=order)
+    if kind in ("krr_replace", "krr_null"):
+        epsilon, options = params.number("eps"), params.integer("k")
+        response = randomized_response_renyi if kind == "krr_replace" else uniform_response_renyi
+        return lambda order: response(epsilon, options=options, order=order)
+    raise DataError(f"{case.where}.kind {kind!r} is not one that this implementation knows")
+
+
+def _gaussian(case: Case, tally: Tally) -> None:
+    sigma = case.within("params").number("sigma")
+    _compare(case, tally, gaussian_renyi(_distance(case), sigma=sigma, order=_order(case)))
+
+
+def _laplace(case: Case, tally: Tally) -> None:
+    scale = case.within("params").number("b")
+    _compare(case, tally, laplace_renyi(_distance(case), scale=scale, order=_order(case)))
+
+
+def _binary_rr(case: Case, tally: Tally) -> None:
+    _response(case, tally, options=2)
+
+
+def _grr(case: Case, tally: Tally) -> None:
+    _response(case, tally, options=case.within("params").integer("k"))
+
+
+def _response(case: Case, tally: Tally, *, options: int) -> None:
+    epsilon = case.within("params").number("eps")
+    differ = case.integer("x") != case.integer("x_ref")
+    value = randomized_response_renyi(epsilon, options=options, order=_order(case))
+    _compare(case, tally, value if differ else 0.0)
+
+
+def _compare(case: Case, tally: Tally, value: float) -> None:
+    tally.above("divergence", value, case.number("divergence"), within=CLOSED_FORM)
+
+
+def _distance(case: Case) -> float:
+    exact = abs(case.exact("x") - case.exact("x_ref"))
+    return float(min(exact, Fraction(10**300)))  # which is refused as well, and a double
+
+
+def _order(case: Case) -> float:
+    return case.number("alpha")

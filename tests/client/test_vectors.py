@@ -1,0 +1,503 @@
+import argparse
+import copy
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demur_client.commands import add_commands
+from demur_client.vectors.case import Case, examine
+from demur_client.vectors.checker import FAMILIES, check_file, families_of
+from demur_client.vectors.facts import answered_rounds, worst_replacement
+from demur_client.vectors.verdict import Tally, relative_error
+from demur_client.vectors.witness import Witness, leaked_delta
+from demur_proto.errors import DataError, ParameterError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+ACCOUNTING: dict[str, Any] = json.loads((GOLDEN / "accounting.json").read_text("utf-8"))
+DIVERGENCES = families_of((GOLDEN / "divergences.json").read_text("utf-8"))
+CASES = {
+    **families_of((GOLDEN / "accounting.json").read_text("utf-8")),
+    **{name: cases for name, cases in DIVERGENCES.items() if name in FAMILIES},
+}
+
+
+def check_vectors(*arguments: object) -> int:
+    """Run the command in this process."""
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers(required=True))
+    options = parser.parse_args(["check-vectors", *map(str, arguments)])
+    return int(options.run(options))
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "vectors.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return path
+
+
+# The vectors.
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_every_case_of_a_family_holds(family: str) -> None:
+    verdict = FAMILIES[family](CASES[family])
+
+    assert verdict.failures == ()
+    assert verdict.holds
+    assert verdict.cases == len(CASES[family])
+    assert verdict.worst is None or verdict.worst < 1e-12  # far better than the 1e-10 for Gaussians
+
+
+def test_every_family_of_the_accounting_file_is_known() -> None:
+    assert {finding.family for finding in check_file(GOLDEN / "accounting.json")} == (
+        ACCOUNTING.keys() - {"meta"}
+    )
+
+
+# Faults. Every number, text and flag of a case is spoilt in turn. What may then still hold is listed
+# here: remarks, what other implementations do, and inputs on which only decisions or counts depend.
+
+UNCHECKED = {
+    "filter_traces": {
+        "id",
+        "policy",
+        "charge",
+        "ticks_scale_log2",
+        "naive_float64_decisions",
+        "naive_float64_overspend",
+    },
+    "multi_order_traces": {"orders", "budget", "charges"},
+    "odometer_traces": {"id"},
+    "clip_traces": {"norm2_in"},
+    "mnist": {"eta", "target_eps"},
+    "dp_filter_rounds": {"eps_g", "delta", "eps"},
+    "halt_leak": {"rounds", "note"},
+    "replacement_factor": {"random_worst", "claim"},
+    "exists_order_witness": {"orders"},
+    "divergences.gaussian": {"mechanism", "note"},
+    "divergences.laplace": {"mechanism", "note"},
+    "divergences.binary_rr": {"mechanism", "note", "x", "x_ref"},
+    "divergences.grr": {"mechanism", "note", "x", "x_ref"},
+}
+
+
+def spoilt(value: Any) -> Any:
+    """The value, a little wrong."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * (1 + 1e-8) or 1e-8
+    if value in ("CONT", "HALT", "ERROR"):
+        return "HALT" if value == "CONT" else "CONT"
+    if value in (None, "inf", "nan", "-inf"):
+        return "1"
+    try:
+        number = Case({"": value}, where="").exact("")
+    except DataError:
+        return f"{value}?"
+    return str(number * (1 + Fraction(1, 10**8))) if number else "1/1000000000"
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of everything in a case that is not a list or an object."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in parts:
+            yield from leaves(part, (*path, name))
+    else:
+        yield path
+
+
+def with_fault(case: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    faulty = copy.deepcopy(case)
+    inside: Any = faulty
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] = spoilt(inside[path[-1]])
+    return faulty
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_fault_in_any_field_of_a_family_is_noticed(family: str) -> None:
+    case = CASES[family][0]
+    unnoticed = set()
+    for path in leaves(case):
+        try:
+            holds = FAMILIES[family]([with_fault(case, path)]).holds
+        except DataError:
+            holds = False
+        if holds:
+            unnoticed.add(next(name for name in reversed(path) if isinstance(name, str)))
+
+    assert unnoticed <= UNCHECKED.get(family, set())
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_case_that_lacks_a_field_is_not_taken_for_one_that_holds(family: str) -> None:
+    case = CASES[family][0]
+    unread = {"id", "note", "mechanism", "eta", "claim"}
+
+    for name in sorted(case.keys() - unread):
+        if name.startswith(("fixed_order_", "naive_")):
+            continue  # optional, or what another implementation does
+        fields = {key: value for key, value in case.items() if key != name}
+        with pytest.raises(DataError, match=rf"^{family}\[0\].* {name!r}"):
+            FAMILIES[family]([fields])
+
+
+def test_a_planted_fault_fails_its_family_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = copy.deepcopy(ACCOUNTING)
+    content["dp_filter_rounds"][0]["whitehouse"] = 417
+    content["zcdp_to_dp"][7]["eps_cks"] *= 1 + 1e-8
+
+    code = check_vectors(written(tmp_path, content))
+
+    assert code == 1
+    printed = capsys.readouterr().out
+    assert "\ndp_filter_rounds[0]: whitehouse is 416, expected 417\n" in printed
+    assert "\nzcdp_to_dp[7]: improved epsilon" in printed
+    assert printed.endswith("2 of 15 families fail: zcdp_to_dp, dp_filter_rounds\n")
+
+
+# Files.
+
+
+def test_the_command_prints_cases_worst_error_and_failures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = check_vectors(GOLDEN / "accounting.json")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert lines[0].split() == ["family", "cases", "worst", "error", "failures"]
+    assert lines[1].split()[0::3] == ["zcdp_to_dp", "0"]
+    assert "filter_traces             35            -         0" in lines
+    assert lines[-1] == "all 15 families hold, 159 cases"
+
+
+def test_the_command_prints_json_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, {"pure_to_zcdp": ACCOUNTING["pure_to_zcdp"], "new": [{"x": 1}]})
+
+    code = check_vectors("--json", path)
+
+    found = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert found["holds"] is False
+    known, unknown = found["families"]
+    assert 0 < known.pop("worst_relative_error") < 1e-12
+    assert known == {
+        "file": str(path),
+        "family": "pure_to_zcdp",
+        "known": True,
+        "holds": True,
+        "cases": 5,
+        "failures": [],
+    }
+    assert unknown["family"] == "new"
+    assert (unknown["known"], unknown["holds"], unknown["cases"]) == (False, False, 0)
+
+
+def test_an_unknown_family_is_named_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = check_vectors(written(tmp_path, {"brand_new": [{"x": 1}]}))
+
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "brand_new      -            -   unknown" in printed
+    assert printed.endswith("1 of 1 families fail: brand_new\n")
+
+
+def test_a_family_without_cases_proves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = check_vectors(written(tmp_path, {"zcdp_to_dp": []}))
+
+    assert code == 1
+    assert "no cases" in capsys.readouterr().out
+
+
+def test_several_files_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = written(tmp_path, {"mnist": ACCOUNTING["mnist"]})
+
+    code = check_vectors(mine, GOLDEN / "divergences.json")
+
+    printed = capsys.readouterr().out
+    assert code == 1  # not every mechanism of that file is known
+    assert f"{mine}: mnist" in printed
+    assert f"{GOLDEN / 'divergences.json'}: divergences.gaussian" in printed
+
+
+def test_many_failures_are_counted_and_a_few_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = [{**row, "zcdp_BS": 1.0} for row in ACCOUNTING["pure_to_zcdp"] * 2]
+
+    check_vectors(written(tmp_path, {"pure_to_zcdp": wrong}))
+
+    printed = capsys.readouterr().out
+    assert printed.count("quadratic charge") == 5
+    assert "pure_to_zcdp: 5 more (--json lists all)" in printed
+
+
+MALFORMED = [
+    ("", "not JSON at line 1"),
+    ("{\n", "not JSON at line 2"),
+    ("[]", "the top level must be an object"),
+    ("{}", "it has no family"),
+    ('{"meta": {"made": 1}, "about": "nothing"}', "it has no family"),
+    ('{"a": 3}', "a must be a list of objects"),
+    ('{"a": [1]}', "a must be a list of objects"),
+    ('{"a": {}, "a": {}}', "the name 'a' is there twice"),
+    ('{"a": {"x": NaN}}', "NaN is not JSON"),
+    ('{"a": {"x": Infinity}}', 'infinity is the text "inf"'),
+    ('{"vectors": [{"x": 1}]}', "vectors[0].mechanism must be a text"),
+    ('{"a": {"x": ' + "9" * 5000 + "}}", "not JSON that can be read"),
+    ('{"a": ' + "[" * 100_000, "nested too deeply"),
+    ('{"pure_to_zcdp": [{"zcdp_BS": 1}]}', "pure_to_zcdp[0] has no 'eps'"),
+    ('{"pure_to_zcdp": [{"eps": "a lot"}]}', "pure_to_zcdp[0].eps must be a number, got 'a lot'"),
+    ('{"pure_to_zcdp": [{"eps": true}]}', "pure_to_zcdp[0].eps must be a number, got True"),
+    ('{"mnist": [{"C": 1, "k": 1.5}]}', "mnist[0].k must be an integer, got 1.5"),
+    ('{"rdp_curves": [{"kind": "new", "params": {}}]}', "kind 'new' is not one"),
+    ('{"rdp_curves": [{"kind": "gaussian", "params": 3}]}', "params must be an object"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MALFORMED, ids=range(len(MALFORMED)))
+def test_a_malformed_file_is_one_clear_error(text: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+
+    with pytest.raises(DataError) as caught:
+        check_vectors(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < len(str(path)) + 200
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b'{"caf\xe9": []}')
+
+    with pytest.raises(DataError, match=r"missing cannot be read: No such file"):
+        check_file(tmp_path / "missing")
+    with pytest.raises(DataError, match=r"cannot be read: Is a directory"):
+        check_file(tmp_path)
+    with pytest.raises(DataError, match=r"latin is not UTF-8 text at byte 5"):
+        check_file(tmp_path / "latin")
+
+
+def test_what_this_implementation_refuses_to_compute_does_not_hold(tmp_path: Path) -> None:
+    path = written(tmp_path, {"pure_to_zcdp": [{"eps": -1, "zcdp_BS": 0.5, "zcdp_tight": 0.4}]})
+
+    (finding,) = check_file(path)
+
+    assert finding.verdict is not None
+    assert finding.verdict.failures == (
+        "pure_to_zcdp[0]: pure must be at least 0 and at most 1e15, got -1.0",
+    )
+
+
+HOSTILE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.just(10**400)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["inf", "-inf", "nan", "1/0", "1e999999999", "0x1p99999", "1/3", "", "CONT"]),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), family=st.sampled_from(sorted(CASES)))
+def test_a_hostile_field_is_an_error_or_a_failure_and_never_a_crash(
+    data: st.DataObject, family: str
+) -> None:
+    case = min(CASES[family], key=lambda case: len(json.dumps(case)))
+    path = data.draw(st.sampled_from([*leaves(case)]))
+    hostile = copy.deepcopy(case)
+    inside: Any = hostile
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] = data.draw(HOSTILE)
+
+    with suppress(DataError):
+        FAMILIES[family]([hostile])
+
+
+def test_checking_needs_no_more_than_a_device_has_installed() -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from demur_client.vectors.checker import check_file\n"
+        f"assert all(finding.holds for finding in check_file(Path({str(GOLDEN)!r}, "
+        "'accounting.json')))\n"
+        "extra = {'demur_sim', 'demur_server', 'scipy', 'sklearn', 'matplotlib'}\n"
+        "assert not extra & {name.partition('.')[0] for name in sys.modules}\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+# Reading and comparing.
+
+
+def test_numbers_are_read_exactly() -> None:
+    case = Case(
+        {"decimal": "0.1", "ratio": "1/3", "hex": "0x1.8p+0", "double": 0.1, "whole": 7, "l": [1]},
+        where="here",
+    )
+
+    assert case.exact("decimal") == Fraction(1, 10)
+    assert case.exact("ratio") == Fraction(1, 3)
+    assert case.exact("hex") == Fraction(3, 2)
+    assert case.exact("double") == Fraction(0.1)
+    assert case.exact("whole") == 7
+    assert case.exacts("l") == [1]
+    assert Case({"x": "inf"}, where="here").number("x") == math.inf
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["inf", "nan", "1/0", "1e9999", "0x1p5000", "1_0", " 1", "\u0661", "0x", "+-1", "", None, []],
+)
+def test_what_is_not_a_finite_number_is_refused_by_name(bad: Any) -> None:
+    with pytest.raises(DataError, match=r"here\.x must be a number"):
+        Case({"x": bad}, where="here").exact("x")
+
+
+def test_a_comparison_knows_its_side() -> None:
+    tally = Tally()
+    for name, value in (("below", 1 - 1e-15), ("above", 1 + 1e-15), ("far", 1.1)):
+        tally.case(name)
+        tally.above("value", value, 1.0, within=1e-12)
+
+    verdict = tally.verdict()
+
+    assert [failure.split(":")[0] for failure in verdict.failures] == ["below", "far"]
+    assert verdict.worst == pytest.approx(0.1)
+
+
+def test_a_reference_of_zero_stands_for_what_is_below_the_least_float() -> None:
+    tally = Tally()
+    for value in (0.0, 2e-323, 1e-300):
+        tally.case(str(value))
+        tally.above("value", value, 0.0, within=1e-12)
+
+    assert len(tally.verdict().failures) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_answer_that_is_no_number_never_holds(value: float) -> None:
+    tally = Tally()
+    tally.case("it")
+    for compare in (tally.above, tally.below, tally.near):
+        compare("value", value, 1.0, within=1e-12)
+
+    assert len(tally.verdict().failures) == 3
+    assert relative_error(value, 1.0) == math.inf
+
+
+def test_a_case_that_compares_nothing_is_still_counted() -> None:
+    assert examine("family", [{}, {}], lambda case, tally: None).cases == 2
+
+
+# The facts.
+
+
+def test_going_on_while_some_order_fits_leaks_more_than_delta_and_every_order_does_not() -> None:
+    low_to_high = (1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 16, 32, 64)
+    witness = Witness(epsilon=1.0, delta=1e-5, orders=low_to_high, shift=0.1, bins=100)
+
+    assert leaked_delta(witness, every_order=False) == pytest.approx(1.456e-5, rel=1e-3)
+    assert 0 < leaked_delta(witness, every_order=True) <= 1e-5
+
+
+@settings(max_examples=30)
+@given(
+    epsilon=st.floats(0.1, 5.0),
+    log_delta=st.floats(-30.0, -3.0),
+    orders=st.lists(st.floats(1.1, 60.0), min_size=1, max_size=6, unique=True),
+    shift=st.floats(0.01, 0.5),
+    bins=st.integers(3, 60),
+)
+def test_no_adversary_of_this_kind_gets_past_every_order(
+    epsilon: float, log_delta: float, orders: list[float], shift: float, bins: int
+) -> None:
+    delta = math.exp(log_delta)
+    witness = Witness(epsilon=epsilon, delta=delta, orders=tuple(orders), shift=shift, bins=bins)
+
+    assert leaked_delta(witness, every_order=True) <= delta * (1 + 1e-9)
+
+
+def test_a_single_order_is_sound_under_either_rule() -> None:
+    witness = Witness(epsilon=1.0, delta=1e-5, orders=(20.0,), shift=0.1, bins=60)
+
+    some, every = (leaked_delta(witness, every_order=rule) for rule in (False, True))
+
+    assert some == pytest.approx(every)
+    assert some <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epsilon", math.nan),
+        ("epsilon", 701.0),
+        ("delta", 0.0),
+        ("orders", ()),
+        ("orders", (1.0,)),
+        ("shift", 0.0),
+        ("shift", 1.0),
+        ("shift", math.nan),
+        ("bins", 2),
+    ],
+)
+def test_a_witness_outside_its_range_is_refused(name: str, value: Any) -> None:
+    fields: dict[str, Any] = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "orders": (2.0, 64.0),
+        "shift": 0.1,
+        "bins": 60,
+    }
+
+    with pytest.raises(ParameterError) as caught:
+        Witness(**{**fields, name: value})
+
+    assert caught.value.name == name
+
+
+def test_two_people_differ_by_up_to_four_times_the_budget_and_never_more(
+    rng: np.random.Generator,
+) -> None:
+    worst = worst_replacement(rng)
+
+    assert 3.9 < worst <= 4.0 * (1 + 1e-12)
+
+
+def test_a_filter_stops_whoever_pays_and_nobody_else() -> None:
+    assert answered_rounds(1, budget=5, rounds=20) == [True] * 5 + [False] * 15
+    assert all(answered_rounds(0, budget=5, rounds=20))

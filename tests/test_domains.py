@@ -1,0 +1,524 @@
+"""Nothing public accepts a number that it has no answer for.
+
+Every public function, constructor and method of the modules below is called with each of its
+numeric parameters out of range in turn. It either answers with numbers that are numbers, or raises
+ParameterError that says which argument, what came and what was expected. An object that refused
+is as it was before. What is not in the table fails, so new functions have to be added.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from fractions import Fraction
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from demur_client import baseline_filters, budget, charges, filters, odometers
+from demur_proto import (
+    accuracy,
+    asking,
+    baselines,
+    calibration,
+    conversions,
+    grid,
+    pairs,
+    pure,
+    renyi,
+    renyi_conversions,
+    round,
+    study,
+    targets,
+)
+from demur_proto.definition import define_study
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms import gaussian
+from demur_proto.study import Measure, Policy, View
+
+MODULES: tuple[ModuleType, ...] = (
+    *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
+    *(renyi_conversions, round, study, targets, gaussian),
+    *(baseline_filters, budget, charges, filters, odometers),
+)
+
+NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
+"""No parameter of any function accepts these."""
+
+NEGATIVE: tuple[Any, ...] = (-1, -0.5, -(10**400), Fraction(-1, 3), -5e-324)
+"""Nor these, except the few that have a sign."""
+
+PERHAPS: tuple[Any, ...] = (
+    *(0, 0.0, -0.0, 1, 0.5, 1.0, 1.5, 2, Fraction(1, 3), math.inf),
+    *(5e-324, 1e-300, 1e-12, 1e15, 1e16, 1e300, 1.7976931348623157e308),
+    *(2**53 + 1, 2**61, 2**62 - 1, 2**62, 2**63, 10**400, Fraction(1, 10**400)),
+)
+"""Some accept these and some do not."""
+
+TEXTS: tuple[Any, ...] = (math.nan, 1, None, "", "exactly", b"simple")
+"""For parameters that choose by name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example:
+    """A call that is right, from which each wrong one is made by changing one argument."""
+
+    valid: Mapping[str, Any]
+    on: Callable[[], Any] | None = None  #: the object whose method it is, fresh each time
+    infinite: bool = False  #: an infinite answer is documented
+    signed: frozenset[str] = frozenset()  #: parameters that may be negative
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  #: as errors call them
+
+
+def example(
+    *,
+    on: Callable[[], Any] | None = None,
+    infinite: bool = False,
+    signed: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    **valid: Any,
+) -> Example:
+    return Example(
+        valid=valid,
+        on=on,
+        infinite=infinite,
+        signed=frozenset(signed),
+        aliases=aliases or {},
+    )
+
+
+STUDY = study.design_study(
+    name="all of it",
+    epsilon=1.0,
+    delta=1e-6,
+    answers=15,
+    minimum_cohort=1000,
+    grid_exponent=-7,
+    horizon=546,
+)
+DEFINED = define_study(STUDY)
+FEATURE = round.Feature(name="active", parameters={"period": 3.0})
+ROUND = asking.next_round(DEFINED, [FEATURE], number=1, on_grid=True)
+LOSSES = baselines.PureLosses().plus(0.01, rounds=100)
+
+
+def fields(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+
+
+def mechanism() -> gaussian.GaussianLinear:
+    return gaussian.GaussianLinear.of(STUDY, ROUND)
+
+
+def basic(losses: baselines.PureLosses) -> bool:
+    return baselines.basic_fits(losses, epsilon=1.0)
+
+
+def one_filter() -> filters.Filter:
+    return filters.Filter(budget_units=10, policy=Policy.CLIP)
+
+
+def two_counters() -> filters.RenyiFilter:
+    return filters.RenyiFilter(budget_units=10, counters=2, policy=Policy.SKIP)
+
+
+def one_baseline() -> baseline_filters.BaselineFilter:
+    return baseline_filters.BaselineFilter.rogers(epsilon=1.0, delta=1e-6)
+
+
+def orders() -> charges.RenyiBudget:
+    return charges.RenyiBudget(bounds={2.0: 1.0, math.inf: 2.0})
+
+
+TARGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+STEPS = {"exponent": "grid_exponent"}
+
+EXAMPLES: dict[str, Example] = {
+    "accuracy.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
+    "accuracy.supremum_radius": example(dimension=3, failure=0.1),
+    "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
+    "asking.next_round": example(
+        study=DEFINED,
+        features=[FEATURE],
+        number=1,
+        dimension=1,
+        clip=1.0,
+        on_grid=True,
+        sigma=20.0,
+        grid_exponent=-7,
+        answer_after_ms=0,
+        close_unix_ms=0,
+        signed=["grid_exponent"],
+    ),
+    "baselines.PureLosses": example(total=Fraction(1), squares=Fraction(1), drift=Fraction(1)),
+    "baselines.PureLosses.plus": example(on=lambda: LOSSES, epsilon=0.1, rounds=2),
+    "baselines.basic_fits": example(losses=LOSSES, epsilon=1.0),
+    "baselines.rogers_fits": example(losses=LOSSES, **TARGET, halve_delta=True),
+    "baselines.whitehouse_fits": example(losses=LOSSES, **TARGET),
+    "baselines.rounds_that_fit": example(
+        round_epsilon=0.25, fits=basic, aliases={"round_epsilon": "epsilon"}
+    ),
+    "calibration.answers_that_fit": example(sigma=1.0, clip=1.0, mu=1.0),
+    "calibration.answers_that_fit_zcdp": example(sigma=1.0, clip=1.0, rho=1.0),
+    "calibration.mu_of_answers": example(answers=3, clip=1.0, sigma=1.0),
+    "calibration.rho_of_answers": example(answers=3, clip=1.0, sigma=1.0),
+    "calibration.sigma_for_answers": example(answers=3, clip=1.0, mu=1.0),
+    "calibration.sigma_for_answers_zcdp": example(answers=3, clip=1.0, rho=1.0),
+    "conversions.gdp_delta": example(mu=1.0, epsilon=1.0),
+    "conversions.gdp_epsilon": example(mu=1.0, delta=1e-6),
+    "conversions.gdp_mu": example(**TARGET),
+    "conversions.zcdp_delta": example(rho=0.1, epsilon=1.0, grade="improved"),
+    "conversions.zcdp_epsilon": example(rho=0.1, delta=1e-6, grade="improved"),
+    "conversions.zcdp_rho": example(**TARGET, grade="improved"),
+    "grid.base_units": example(
+        budget_norm=Fraction(15),
+        exponent=-7,
+        signed=["exponent"],
+        aliases={"exponent": "grid_exponent", "budget_norm": "budget"},
+    ),
+    "grid.grid_step": example(exponent=-7, signed=["exponent"], aliases=STEPS),
+    "grid.round_weight": example(
+        sigma=2.0,
+        exponent=-7,
+        base_sigma=4.0,
+        base_exponent=-7,
+        base_weight=8,
+        budget_units=1000,
+        signed=["exponent", "base_exponent"],
+        aliases={"exponent": "grid_exponent", "base_exponent": "grid_exponent"},
+    ),
+    "grid.squared_radius": example(clip=1.0, exponent=-7, signed=["exponent"], aliases=STEPS),
+    "pairs.pair_epsilon_delta": example(epsilon=1.0, delta=1e-6),
+    "pairs.pair_mu": example(mu=1.0),
+    "pairs.pair_renyi": example(bound=1.0, order=4.0, infinite=True),
+    "pairs.pair_rho": example(rho=1.0),
+    "pure.pure_budget": example(**TARGET),
+    "pure.pure_delta": example(pure=1.0, epsilon=0.5),
+    "pure.pure_epsilon": example(pure=1.0, delta=0.25),
+    "pure.pure_of_rho": example(rho=0.5, charge="tight"),
+    "pure.pure_rho": example(pure=1.0, charge="tight"),
+    "renyi.gaussian_renyi": example(distance=1.0, sigma=1.0, order=2.0, infinite=True),
+    "renyi.laplace_renyi": example(distance=1.0, scale=1.0, order=2.0, infinite=True),
+    "renyi.randomized_response_renyi": example(epsilon=1.0, options=3, order=2.0),
+    "renyi.uniform_response_renyi": example(epsilon=1.0, options=3, order=2.0),
+    "renyi_conversions.curve_delta": example(
+        curve=[(2.0, 1.0)], epsilon=1.0, grade="simple", aliases={"curve": "bound"}
+    ),
+    "renyi_conversions.curve_epsilon": example(
+        curve=[(2.0, 1.0)], delta=0.1, grade="simple", infinite=True, aliases={"curve": "bound"}
+    ),
+    "renyi_conversions.gdp_renyi": example(mu=1.0, order=2.0, infinite=True),
+    "renyi_conversions.renyi_budget": example(**TARGET, order=20.0, grade="improved"),
+    "renyi_conversions.renyi_delta": example(bound=1.0, order=2.0, epsilon=2.0, grade="improved"),
+    "renyi_conversions.renyi_epsilon": example(
+        bound=1.0, order=2.0, delta=0.1, grade="improved", infinite=True
+    ),
+    "renyi_conversions.zcdp_renyi": example(rho=1.0, order=2.0, infinite=True),
+    "round.Feature": example(
+        name="x", parameters={"a": 1.0}, signed=["parameters"], aliases={"parameters": "a"}
+    ),
+    "round.Round": example(**fields(ROUND), signed=["grid_exponent"]),
+    "round.check_grid": example(
+        exponent=-14, clip=1.0, dimension=1, on_grid=False, signed=["exponent"], aliases=STEPS
+    ),
+    "study.Study": example(**fields(STUDY), signed=["base_grid_exponent"]),
+    "study.design_study": example(
+        name="all of it",
+        epsilon=1.0,
+        delta=1e-6,
+        answers=15,
+        minimum_cohort=1000,
+        clip=1.0,
+        measure=Measure.ZCDP,
+        view=View.AGGREGATE,
+        policy=Policy.SKIP,
+        grid_exponent=-7,
+        dishonest=0,
+        horizon=546,
+        maximum_dimension=1,
+        signed=["grid_exponent"],
+        aliases={"grid_exponent": "base_grid_exponent"},
+    ),
+    "study.sampler_delta": example(
+        epsilon=1.0, view=View.LOCAL, minimum_cohort=1, horizon=1, maximum_dimension=1
+    ),
+    "targets.answers_for_target": example(sigma=9.0, clip=1.0, **TARGET, grade="exact"),
+    "targets.epsilon_of_answers": example(
+        answers=3, clip=1.0, sigma=9.0, delta=1e-6, grade="exact"
+    ),
+    "targets.pure_rounds_for_target": example(
+        round_epsilon=0.1, **TARGET, grade="improved", charge="tight"
+    ),
+    "targets.sigma_for_target": example(answers=3, clip=1.0, **TARGET, grade="exact"),
+    "gaussian.GaussianLinear": example(**fields(mechanism()), signed=["grid_exponent"]),
+    "gaussian.GaussianLinear.charge_gdp": example(on=mechanism, squared_norm=100),
+    "gaussian.GaussianLinear.charge_zcdp": example(on=mechanism, squared_norm=100),
+    "gaussian.GaussianLinear.clipping_bias": example(on=mechanism, reports=1000),
+    "gaussian.GaussianLinear.estimate": example(on=mechanism, sums=np.array([3]), reports=1000),
+    "gaussian.GaussianLinear.standard_error": example(on=mechanism, reports=1000),
+    "baseline_filters.BaselineFilter.basic": example(epsilon=1.0, policy=Policy.SKIP),
+    "baseline_filters.BaselineFilter.rogers": example(**TARGET, policy=Policy.SKIP),
+    "baseline_filters.BaselineFilter.whitehouse": example(**TARGET, policy=Policy.SKIP),
+    "baseline_filters.BaselineFilter.try_spend": example(on=one_baseline, epsilon=0.1),
+    "charges.AnswersBudget": example(answers=45),
+    "charges.AnswersBudget.charge": example(
+        on=lambda: charges.AnswersBudget(answers=45), answers=1
+    ),
+    "charges.ApproxDpBudget": example(
+        **TARGET,
+        grade="improved",
+        charging="tight",
+        budget_units=1000,
+        aliases={"charging": "charge"},
+    ),
+    "charges.ApproxDpBudget.charge": example(
+        on=lambda: charges.ApproxDpBudget(epsilon=1.0, delta=1e-6), epsilon=0.1
+    ),
+    "charges.GdpBudget": example(mu=1.0, budget_units=1000),
+    "charges.GdpBudget.charge": example(on=lambda: charges.GdpBudget(mu=1.0), mu=0.1),
+    "charges.GdpBudget.charge_square": example(on=lambda: charges.GdpBudget(mu=1.0), square=0.1),
+    "charges.RenyiBudget": example(bounds={2.0: 1.0}, budget_units=1000),
+    "charges.RenyiBudget.charge": example(on=orders, losses=[0.5, 0.5]),
+    "charges.RenyiBudget.charge_zcdp": example(on=orders, rho=0.1),
+    "charges.RenyiBudget.of": example(
+        **TARGET,
+        orders=[20.0],
+        grade="improved",
+        budget_units=1000,
+        infinite=True,
+        aliases={"orders": "order"},
+    ),
+    "charges.ZcdpBudget": example(rho=1.0, budget_units=1000),
+    "charges.ZcdpBudget.charge": example(on=lambda: charges.ZcdpBudget(rho=1.0), rho=0.1),
+    "filters.Filter": example(budget_units=10, policy=Policy.SKIP),
+    "filters.Filter.radius": example(on=one_filter, weight=1, largest=9),
+    "filters.Filter.try_charge": example(on=one_filter, charge=3),
+    "filters.Filter.try_spend": example(on=one_filter, squared_norm=3, weight=2, shrunk=True),
+    "filters.RenyiFilter": example(budget_units=10, counters=2, policy=Policy.SKIP),
+    "filters.RenyiFilter.try_charge": example(on=two_counters, charges=[1, 2]),
+    "odometers.ExactSumOdometer.add": example(on=odometers.ExactSumOdometer, loss=0.1),
+    "odometers.NestedOdometer": example(step=1.0),
+    "odometers.NestedOdometer.add": example(
+        on=lambda: odometers.NestedOdometer(step=1.0), loss=0.1
+    ),
+    "odometers.RestartOdometer": example(step=1.0),
+    "odometers.RestartOdometer.add": example(
+        on=lambda: odometers.RestartOdometer(step=1.0), loss=0.1
+    ),
+}
+
+ELSEWHERE = {
+    "budget.affordable_radius": "inner loop over arrays; filters check what comes in",
+    "budget.charge_units": "inner loop over arrays; filters check what comes in",
+    "budget.decide": "inner loop over arrays; filters check what comes in",
+    "budget.decide_every": "inner loop over arrays; filters check what comes in",
+    "baseline_filters.BaselineFilter": "takes a function",
+    "charges.RenyiBudget.charge_curve": "takes a function",
+    "charges.charge_each": "takes a function",
+    "filters.Filter.of": "takes a study",
+    "filters.Filter.within": "takes a budget",
+    "filters.RenyiFilter.within": "takes a budget",
+    "filters.spend_all": "takes filters; it has a test of its own below",
+    "gaussian.Estimate": "an answer; nobody makes one",
+    "gaussian.GaussianLinear.of": "takes a study and a round",
+    "gaussian.GaussianLinear.noise": "draws; takes a sampler",
+    "gaussian.GaussianLinear.quantise": "takes people's values, of which any may be wrong",
+    "gaussian.GaussianLinear.quantise_within": "takes people's values, of which any may be wrong",
+    "gaussian.mechanism_for": "takes a study and a round",
+    "gaussian.squared_norms": "takes words",
+    "round.Linear": "takes features",
+}
+"""What has no numbers of its own to get wrong, and why."""
+
+
+def short(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def is_ours(value: Any, module: ModuleType) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def discovered() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Everything public that takes parameters, by name."""
+    for module in MODULES:
+        for name, value in vars(module).items():
+            if name.startswith("_") or not is_ours(value, module):
+                continue
+            if inspect.isfunction(value):
+                yield f"{short(module)}.{name}", value
+            elif inspect.isclass(value) and is_concrete(value):
+                yield from members(f"{short(module)}.{name}", value)
+
+
+def is_concrete(kind: type) -> bool:
+    protocol = getattr(kind, "_is_protocol", False)
+    return not (inspect.isabstract(kind) or issubclass(kind, Enum) or protocol)
+
+
+def members(prefix: str, kind: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    if inspect.signature(kind).parameters:
+        yield prefix, kind
+    for name, member in inspect.getmembers(kind):
+        function = getattr(member, "__func__", member)
+        if name.startswith("_") or not isinstance(function, FunctionType):
+            continue
+        if len(inspect.signature(function).parameters) > 1:  # besides self or cls
+            yield f"{prefix}.{name}", member
+
+
+FOUND = dict(discovered())
+
+
+def parameters_of(name: str) -> set[str]:
+    return set(inspect.signature(FOUND[name]).parameters) - {"self"}
+
+
+def call(name: str, arguments: Mapping[str, Any]) -> Any:
+    """The answer, or our error; others pass through."""
+    receiver = None if (make := EXAMPLES[name].on) is None else make()
+    function = FOUND[name] if receiver is None else getattr(receiver, name.rpartition(".")[2])
+    before = state(receiver)
+    try:
+        return function(**arguments)
+    except ParameterError as error:
+        assert state(receiver) == before, "a refused call changed the state"
+        return error
+
+
+def state(receiver: Any) -> Any:
+    """All that an object holds, locks and functions apart."""
+    names = {name for kind in type(receiver).__mro__ for name in getattr(kind, "__slots__", ())}
+    kept = {name: getattr(receiver, name) for name in names - {"_lock", "_fits", "__weakref__"}}
+    return {name: list(held) if isinstance(held, list) else held for name, held in kept.items()}
+
+
+def faults(value: Any, *, infinite: bool) -> Iterator[str]:
+    """What in an answer is no number, its fields, items and properties included."""
+    match value:
+        case float() | np.floating():
+            if math.isnan(value) or (math.isinf(value) and not infinite):
+                yield f"the answer {value}"
+        case Mapping():
+            yield from faults([*value.values()], infinite=infinite)
+        case list() | tuple():
+            for each in value:
+                yield from faults(each, infinite=infinite)
+        case np.ndarray():
+            yield from faults(value.reshape(-1).tolist(), infinite=infinite)
+        case _ if dataclasses.is_dataclass(value):
+            kinds = inspect.getmembers(type(value), lambda member: isinstance(member, property))
+            for name in [each.name for each in dataclasses.fields(value)] + [n for n, _ in kinds]:
+                for fault in faults(getattr(value, name), infinite=infinite):
+                    yield f"{fault} in {name}"
+
+
+def hostile(name: str, parameter: str) -> Iterator[tuple[Any, bool]]:
+    """Values for one parameter, and whether it must refuse them; nothing if it is no number."""
+    valid = EXAMPLES[name].valid[parameter]
+    if isinstance(valid, Enum):
+        yield from ((value, True) for value in (*TEXTS, valid.value))
+        return
+    if isinstance(valid, str):
+        if parameter != "name":
+            yield from ((value, True) for value in TEXTS)
+        return
+    wrap = wrapping(valid)
+    if wrap is None:
+        return
+    signed = parameter in EXAMPLES[name].signed
+    yield from ((wrap(value), True) for value in NEVER if not (name == NULLABLE and value is None))
+    yield from ((wrap(value), not signed) for value in NEGATIVE)
+    yield from ((wrap(value), False) for value in PERHAPS)
+
+
+NULLABLE = "asking.next_round"  #: None stands for a default there
+
+
+def wrapping(valid: Any) -> Callable[[Any], Any] | None:
+    """How a number gets into this parameter; None if it holds none."""
+    match valid:
+        case bool():
+            return None
+        case int() | float() | Fraction():
+            return lambda value: value
+        case [(order, _)]:
+            return lambda value: [(order, value)]
+        case [int() | float(), *rest]:
+            return lambda value: [value, *rest]
+        case {**entries} if all(isinstance(each, float) for each in entries.values()):
+            return lambda value: dict.fromkeys(entries, value)
+    return None
+
+
+def numbers() -> Iterator[Any]:
+    """The cases of the walk: a function and one of its parameters that holds numbers."""
+    for name, one in EXAMPLES.items():
+        for parameter in one.valid:
+            if [*hostile(name, parameter)]:
+                yield pytest.param(name, parameter)
+
+
+def test_every_public_function_is_in_the_table_with_all_its_parameters() -> None:
+    assert set(FOUND) == set(EXAMPLES) | set(ELSEWHERE)
+    assert not set(EXAMPLES) & set(ELSEWHERE)
+    assert {name: set(one.valid) for name, one in EXAMPLES.items()} == {
+        name: parameters_of(name) for name in EXAMPLES
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_in_the_table_is_answered(name: str) -> None:
+    answer = call(name, EXAMPLES[name].valid)
+
+    assert not isinstance(answer, ParameterError)
+    assert [*faults(answer, infinite=EXAMPLES[name].infinite)] == []
+
+
+def violations(name: str, parameter: str, value: Any, *, must_refuse: bool) -> list[str]:
+    """What is wrong about a call in which one argument is replaced by this value."""
+    one = EXAMPLES[name]
+    try:
+        answer = call(name, {**one.valid, parameter: value})
+        if not isinstance(answer, ParameterError):
+            return ["accepted"] if must_refuse else [*faults(answer, infinite=one.infinite)]
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is not ours
+        return [f"{type(error).__name__}: {error}"[:110]]
+    found = []
+    if must_refuse and one.aliases.get(parameter, parameter) not in answer.name:
+        found.append(f"the error is about {answer.name}")
+    if not answer.expected or answer.expected not in str(answer):
+        found.append("the error does not say what was expected")
+    return found
+
+
+@pytest.mark.parametrize(("name", "parameter"), [*numbers()])
+def test_a_wrong_argument_is_refused_by_name_and_nothing_else_happens(
+    name: str, parameter: str
+) -> None:
+    wrong = [
+        f"{value!r:.40}: {violation}"
+        for value, must_refuse in hostile(name, parameter)
+        for violation in violations(name, parameter, value, must_refuse=must_refuse)
+    ]
+
+    assert wrong == []
+
+
+def kind(value: object) -> str:
+    return f"{type(value).__name__}:{value!r:.12}"
+
+
+@pytest.mark.parametrize("wrong", [*NEVER, *NEGATIVE, 0.5, math.inf], ids=kind)
+def test_a_step_with_a_wrong_charge_spends_from_no_filter(wrong: Any) -> None:
+    mine, counters = one_filter(), two_counters()
+
+    for steps in ((mine, 1), (counters, [1, wrong])), ((counters, [1, 1]), (mine, wrong)):
+        with pytest.raises(ParameterError, match="charge"):
+            filters.spend_all(*steps)
+
+    assert state(mine) == state(one_filter())
+    assert state(counters) == state(two_counters())
