@@ -102,7 +102,7 @@ def decisions() -> tuple[float, float]:
 
     def ours() -> None:
         for part, remaining, before in zip(blocks, fresh, refused, strict=True):
-            charge = charge_units(part, weight=2**44, budget_units=units)
+            charge = charge_units(part, weight=2**44, budget_units=units, largest=2**14)
             decide(charge, remaining=remaining, refused=before, retire=False)
 
     def bare() -> None:

@@ -290,7 +290,8 @@ def spend_all(
     """
     filters: list[_Kept] = [each for each, _ in steps]
     if not filters or len({id(each) for each in filters}) < len(filters):
-        raise ParameterError("steps", filters, "at least one filter, and none of them twice")
+        count = f"{len(filters)} of them"
+        raise ParameterError("steps", count, "at least one filter, and none of them twice")
     shrinking = [each for each in filters if each._policy is Policy.CLIP]
     if shrunk and not shrinking:
         raise ParameterError("shrunk", shrunk, "False without a filter of policy clip")

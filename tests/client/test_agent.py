@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -290,6 +291,22 @@ async def test_a_late_evaluation_does_not_delay_the_next_round(
 
     assert time.monotonic() - started <= 0.2 + 2 * TOLERANCE_S
     assert seen.dispositions == [ACCEPTED, ACCEPTED]
+
+
+async def test_a_source_that_hangs_holds_one_thread_however_many_rounds_come(
+    collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    device, seen = a_device(Always(1.0, takes_s=3.0)), Seen()
+    for number in range(1, 6):
+        await collector.open_round(asking(number, answer_after_ms=30).definition)
+    before = threading.active_count()
+
+    with anyio.fail_after(DEADLINE_S):
+        await visit(device, channel, last_round=5, watcher=seen)
+
+    assert seen.dispositions == [ACCEPTED] * 5
+    assert threading.active_count() <= before + 1
+    assert all(thread.daemon for thread in threading.enumerate()[before:])
 
 
 # ---- again and again -------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import threading
+import time
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -126,11 +127,15 @@ def test_a_policy_that_these_do_not_know_is_refused(policy: Any) -> None:
 
 
 def test_threads_never_get_more_than_the_budget_between_them() -> None:
-    mine = BaselineFilter.basic(epsilon=100.0)
+    def fits(losses: PureLosses) -> bool:
+        time.sleep(1e-6)  # others run between the decision and its charge
+        return basic_fits(losses, epsilon=50.0)
+
+    mine = BaselineFilter(fits)
     counts = [0] * 6
 
     def work(thread: int) -> None:
-        counts[thread] = sum(mine.try_spend(0.5) for _ in range(60))
+        counts[thread] = sum(mine.try_spend(0.5) for _ in range(30))
 
     workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(6)]
     for worker in workers:
@@ -138,7 +143,7 @@ def test_threads_never_get_more_than_the_budget_between_them() -> None:
     for worker in workers:
         worker.join(timeout=30)
 
-    assert sum(counts) == 200  # of 360 attempts
+    assert sum(counts) == 100  # of 180 attempts
 
 
 def test_what_it_holds_shows_in_no_text_and_leaves_in_no_copy() -> None:

@@ -266,6 +266,17 @@ def test_a_shrunk_value_keeps_its_direction_and_almost_all_of_the_norm_that_fits
     np.testing.assert_allclose(words.mean(axis=0), value * reach, rtol=0, atol=2.5 / math.sqrt(n))
 
 
+def test_the_radius_of_the_budget_stands_in_for_that_of_the_clip_to_the_letter() -> None:
+    # 99.99 steps are within a radius of 100 steps, but not within it times 1 − 2⁻¹²: the value
+    # becomes 99.9756 steps, and a coin that would have rounded the former up rounds this down.
+    value, coin = np.array([[99.99 / 2**14]]), Coins(np.array([[0.98]]))
+
+    whole, _ = linear().quantise(value, coin)
+    words, squares, shrunk = linear().quantise_within(value, coin, radii=np.array([100**2]))
+
+    assert (whole[0, 0], words[0, 0], squares[0], shrunk[0]) == (100, 99, 99**2, True)
+
+
 # The same coins are drawn whatever is left.
 
 

@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur_client.budget import decide, decide_every
 from demur_client.charges import (
     GRAIN,
     Amount,
@@ -705,13 +707,50 @@ def count_in_threads(attempt: Callable[[int], bool], *, threads: int, times: int
         counts[thread] = sum(attempt(thread) for _ in range(times))
 
     workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(threads)]
+    deadline = time.monotonic() + 20
     with racing():
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(timeout=30)
+            worker.join(timeout=max(0.0, deadline - time.monotonic()))
     assert not any(worker.is_alive() for worker in workers), "they wait for each other"
     return counts
+
+
+@pytest.fixture
+def dawdling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other threads run between a decision and the moment it is kept."""
+
+    def slowly(rule: Callable[..., Any]) -> Callable[..., Any]:
+        def decided(*charge: Any, **state: Any) -> Any:
+            outcome = rule(*charge, **state)
+            time.sleep(1e-6)
+            return outcome
+
+        return decided
+
+    monkeypatch.setattr("demur_client.filters.decide", slowly(decide))
+    monkeypatch.setattr("demur_client.filters.decide_every", slowly(decide_every))
+
+
+@pytest.mark.usefixtures("dawdling")
+def test_threads_that_come_between_a_decision_and_its_charge_get_no_more() -> None:
+    one = Filter(budget_units=100, policy=Policy.SKIP)
+    norms = Filter(budget_units=100, policy=Policy.SKIP)
+    every = RenyiFilter(budget_units=100, counters=2, policy=Policy.SKIP)
+    study = Filter(budget_units=100, policy=Policy.SKIP)
+    cap = RenyiFilter(budget_units=300, counters=2, policy=Policy.SKIP)
+
+    granted = [
+        count_in_threads(lambda _: one.try_charge(1), threads=6, times=30),
+        count_in_threads(lambda _: norms.try_spend(1, weight=1), threads=6, times=30),
+        count_in_threads(lambda _: every.try_charge((1, 0)), threads=6, times=30),
+        count_in_threads(lambda _: spend_all((study, 1), (cap, (1, 3))), threads=6, times=30),
+    ]
+
+    assert [sum(counts) for counts in granted] == [100] * 4  # of 180 attempts each
+    assert (one.remaining_units, norms.remaining_units, study.remaining_units) == (0, 0, 0)
+    assert (every.remaining_units, cap.remaining_units) == ((0, 100), (200, 0))
 
 
 def test_threads_never_get_more_than_the_budget_between_them() -> None:
