@@ -13,7 +13,7 @@ import grpc
 from demur_client.connection import send
 from demur_client.device import Device
 from demur_proto.arrays import Values
-from demur_proto.calls import calling
+from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import ConnectionLost, WireError
 from demur_proto.round import Round
@@ -21,7 +21,6 @@ from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
 
-PEER = "the collector"
 RETRY_S = 0.5  #: pause before the same bytes are sent again after TRY_LATER
 CALL_S = 30.0  #: deadline of a single call
 COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}

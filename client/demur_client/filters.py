@@ -116,12 +116,9 @@ class Filter(_Kept):
         Raises:
             ParameterError: it is not an integer >= 0; nothing changed.
         """
-        if type(charge) is not int or charge < 0:  # without the value, a secret
-            raise ParameterError("charge", HIDDEN, "an integer >= 0")
+        checked = self._checked(charge)
         with self._lock:
-            given, self._remaining, self._refused = decide(
-                charge, remaining=self._remaining, refused=self._refused, retire=self._retire
-            )
+            given, self._remaining, self._refused = self._decided(checked)
         return given
 
     def try_spend(self, squared_norm: int, *, weight: int, shrunk: bool = False) -> bool:
@@ -145,9 +142,7 @@ class Filter(_Kept):
             raise ParameterError("shrunk", shrunk, "False under a policy other than clip")
         charge = charge_units(squared_norm, weight=weight, budget_units=self._budget_units)
         with self._lock:
-            given, self._remaining, refused = decide(
-                charge, remaining=self._remaining, refused=self._refused, retire=self._retire
-            )
+            given, self._remaining, refused = self._decided(charge)
             self._refused = refused or shrunk
         return given
 
@@ -177,7 +172,7 @@ class Filter(_Kept):
         return self._remaining
 
     def _checked(self, charge: Any) -> int:
-        if type(charge) is not int or charge < 0:
+        if type(charge) is not int or charge < 0:  # without the value, a secret
             raise ParameterError("charge", HIDDEN, "an integer >= 0")
         return charge
 

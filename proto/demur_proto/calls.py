@@ -10,6 +10,8 @@ import grpc
 from demur_proto.errors import ConnectionLost
 from demur_proto.status import error_of
 
+PEER = "the collector"  #: what errors call the other side of every call there is
+
 
 @asynccontextmanager
 async def calling(peer: str) -> AsyncIterator[None]:

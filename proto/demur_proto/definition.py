@@ -19,7 +19,6 @@ from demur_proto.words import WordType
 STUDY_TAG = b"demur.study.v1\x00"
 ROUND_TAG = b"demur.round.v1\x00"
 REPORT_ID_BYTES = 16
-HASH_BYTES = 32
 LARGEST_REPORT_BYTES = (1 << 20) - REPORT_ID_BYTES  #: of words, so that one report fits a frame
 LARGEST_DEFINITION_BYTES = 1 << 16  #: of a study or round: every device reads it
 

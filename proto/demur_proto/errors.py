@@ -59,3 +59,13 @@ class StateError(DemurError):
 
 class ConnectionLost(DemurError):
     """The other side went away before it answered."""
+
+
+def ours_in(error: BaseException) -> DemurError | None:
+    """The first error of our own in an exception or a group of them."""
+    if isinstance(error, DemurError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = (ours_in(member) for member in error.exceptions)
+        return next((member for member in found if member is not None), None)
+    return None

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from demur_proto.definition import REPORT_ID_BYTES
+from demur_proto.definition import LARGEST_REPORT_BYTES, REPORT_ID_BYTES
 from demur_proto.errors import ParameterError, WireError
 from demur_proto.v1 import report_pb2
 
 MAXIMUM_FRAME_REPORTS = 4096
-MAXIMUM_FRAME_BYTES = 1 << 20
+MAXIMUM_FRAME_BYTES = REPORT_ID_BYTES + LARGEST_REPORT_BYTES  #: 1 MiB
 
 
 def split_frames(

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import grpc
 
 from demur_proto.asking import next_round
-from demur_proto.calls import calling
+from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import StateError
 from demur_proto.release import Release
@@ -20,7 +20,6 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),  # a release is four times as large as a report
     ("grpc.enable_http_proxy", 0),
 )
-PEER = "the collector"
 
 
 class Analyst:

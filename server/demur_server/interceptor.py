@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from demur_proto.errors import DemurError
+from demur_proto.errors import DemurError, ours_in
 from demur_proto.status import STATUS
 
 LONGEST_DETAILS = 1000  #: characters; details travel in a header, and a client refuses large ones
@@ -133,8 +133,7 @@ def _cause(error: BaseException) -> BaseException:
     """The error to answer with: of a group, the first of our own, else the first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = [_cause(member) for member in error.exceptions]
-    return next((leaf for leaf in leaves if isinstance(leaf, DemurError)), leaves[0])
+    return ours_in(error) or _cause(error.exceptions[0])
 
 
 def _whereabouts(error: BaseException) -> str:

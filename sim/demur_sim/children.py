@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from demur_proto.errors import ConnectionLost, DemurError, StateError
+from demur_proto.errors import ConnectionLost, DemurError, StateError, ours_in
 
 STOP_S = 10.0  #: how long a child may take to stop when asked
 NO_MAIN_GUARD = 86  #: exit code of a child whose script would start everything again
@@ -58,7 +58,7 @@ class Child:
             DemurError: it has stopped.
         """
         try:
-            await anyio.to_thread.run_sync(self._pipe.send, message)
+            await anyio.to_thread.run_sync(say, self._pipe, message)
         except OSError:
             raise self._how_it_stopped() from None
 
@@ -170,16 +170,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def ours_in(error: BaseException) -> DemurError | None:
-    """The first error of our own in an exception or a group of them."""
-    if isinstance(error, DemurError):
-        return error
-    if isinstance(error, BaseExceptionGroup):
-        found = (ours_in(member) for member in error.exceptions)
-        return next((member for member in found if member is not None), None)
-    return None
 
 
 def peak_rss_mb() -> float:

@@ -9,13 +9,13 @@ import numpy as np
 
 from demur_proto.arrays import Integers
 from demur_proto.definition import Defined
-from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError
+from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
-from demur_sim.children import Child, ours_in, peak_rss_mb
+from demur_sim.children import Child, peak_rss_mb
 from demur_sim.cohort import BLOCK, block_count
 from demur_sim.collector_process import collect
 from demur_sim.observer import Messages

@@ -10,10 +10,10 @@ import grpc
 import numpy as np
 from anyio.streams.memory import MemoryObjectSendStream
 
-from demur_client.agent import COUNTED, PEER, fetch_study
+from demur_client.agent import COUNTED, fetch_study
 from demur_client.connection import connected, send
 from demur_proto.arrays import Flags, Integers
-from demur_proto.calls import calling
+from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.frames import split_frames
