@@ -13,11 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from demur_proto.arrays import Values, Words
+from demur_proto.arrays import Bits, Values, Words
+from demur_proto.bits import BitSource
 
 
-class Sampler(Protocol):
-    """A source of noise and of rounding coins."""
+class Sampler(BitSource, Protocol):
+    """A source of noise, of rounding coins, and of the bits that exact mechanisms start from."""
 
     @property
     def name(self) -> str:
@@ -51,3 +52,7 @@ class FastSampler:
     def uniform(self, *, reports: int, dimension: int) -> Values:
         """Coins [reports, dimension]."""
         return self._rng.random((reports, dimension))
+
+    def words(self, count: int) -> Bits:
+        """The next `count` words [count]."""
+        return self._rng.integers(0, (1 << 64) - 1, size=count, dtype=np.uint64, endpoint=True)

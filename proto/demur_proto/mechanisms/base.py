@@ -1,0 +1,69 @@
+"""What every mechanism is made of: a device half, a charge and a server half.
+
+A value becomes integer words in which zero is the reference, "nothing"; the filter decides; a
+refusal multiplies the words by zero; only then is anything random drawn around them. So a cover
+report takes the same path as any other, whatever the mechanism.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.noise import Sampler
+
+CONFIDENCE = 0.95  #: of the intervals around estimates
+TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the sums of one round say about the people who contributed."""
+
+    estimate: tuple[float, ...]  #: per coordinate, data units
+    standard_error: tuple[float, ...]  #: per coordinate, or one that all share; data units
+    half_width: tuple[float, ...]  #: likewise: the interval is estimate ± this, data units
+
+
+class Mechanism(Protocol):
+    """Both halves of a mechanism, over arrays: one device is an array of one row."""
+
+    @property
+    def report_length(self) -> int:
+        """Words in one report, w."""
+
+    @property
+    def sums_length(self) -> int:
+        """Numbers that the server keeps for a round, s; tallies of reports add up to them."""
+
+    @property
+    def largest(self) -> int:
+        """The largest squared norm that `encode` gives."""
+
+    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
+        """Device half, before the decision: values [n, d] to words, zero for the reference.
+
+        A row that is no valid value counts as an evaluation error and becomes the reference.
+
+        Returns:
+            words [n, e], and what each costs in units of the round's weight [n]; 0 exactly for the
+            reference.
+
+        Raises:
+            ParameterError: the values are not of shape [n, d].
+        """
+
+    def randomise(self, words: Words, sampler: Sampler) -> Words:
+        """Device half, after the decision: words [n, e] to reports [n, w]."""
+
+    def valid(self, reports: Words) -> Flags:
+        """Server half: which reports [n, w] this mechanism could have made [n]."""
+
+    def tally(self, reports: Words) -> Integers:
+        """Server half: what valid reports [n, w] add to the round's sums [s]; exact."""
+
+    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
+        """Server half: the exact sums [s] of `reports` reports, as estimates with intervals.
+
+        Raises:
+            ParameterError: the sums are not of shape [s], or there is no report.
+        """
