@@ -51,7 +51,7 @@ $(STAMP): pyproject.toml
 	}
 	@echo 'setup: installing demur and its tools into .venv (minutes, the first time)'
 	@$(BIN)/python -m pip install -qq --upgrade pip
-	@$(BIN)/python -m pip install -qq --editable '.[sim]' --group dev --group codegen
+	@$(BIN)/python -m pip install -qq --editable '.[sim,postgres]' --group dev --group codegen
 	@printf '%s\n' '$(CURDIR)' > $@
 
 # ---- checks ----------------------------------------------------------------------------------

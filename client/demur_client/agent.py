@@ -13,7 +13,8 @@ import grpc
 from demur_client.connection import send
 from demur_client.device import Device
 from demur_proto.arrays import Values
-from demur_proto.calls import PEER, calling
+from demur_proto.calls import CALL_S, PEER, calling
+from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import ConnectionLost, WireError
 from demur_proto.round import Round
@@ -22,7 +23,6 @@ from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
 
 RETRY_S = 0.5  #: pause before the same bytes are sent again after TRY_LATER
-CALL_S = 30.0  #: deadline of a single call
 COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,18 @@ class Watcher(Protocol):
         """The collector answered it."""
 
 
-async def fetch_study(channel: grpc.aio.Channel, *, study_hash: bytes = b"") -> Defined[Study]:
+async def fetch_study(
+    channel: grpc.aio.Channel, *, study_hash: bytes = b"", credential: Credential | None = None
+) -> Defined[Study]:
     """A study's definition, checked against its hash.
 
     Args:
         channel: to the collector.
         study_hash: 32 bytes, or empty for the only study there is.
+        credential: a device's or gateway's; None where the collector takes reports from anybody.
 
     Raises:
+        AccessError: the credential was refused.
         DemurError: the collector has no such study, or sent something else.
     """
     stub = collector_pb2_grpc.CollectorStub(channel)
@@ -58,7 +62,7 @@ async def fetch_study(channel: grpc.aio.Channel, *, study_hash: bytes = b"") -> 
         protocol_version=PROTOCOL_VERSION, study_hash=study_hash
     )
     async with calling(PEER):
-        response = await stub.GetStudy(request, timeout=CALL_S)
+        response = await stub.GetStudy(request, timeout=CALL_S, metadata=metadata_of(credential))
     study = read_study(response.definition)
     if study_hash and study.hash != study_hash:
         raise WireError("the collector sent another study than the one asked for")
@@ -71,6 +75,7 @@ async def visit(
     *,
     after_round: int = 0,
     last_round: int = 0,
+    credential: DeviceCredential | None = None,
     watcher: Watcher | None = None,
 ) -> None:
     """Answer every round that the collector pushes, in order.
@@ -85,13 +90,16 @@ async def visit(
         after_round: answer only rounds with larger numbers.
         last_round: leave once this round's receipt came; 0 stays until the collector ends the
             stream.
+        credential: from `enrol`; None where the collector takes reports from anybody.
         watcher: told of every message.
 
     Raises:
+        AccessError: the credential was refused, or revoked during the visit.
         ConnectionLost: the collector went away; visiting again resends the same bytes.
         DemurError: the collector refused, or broke the protocol.
     """
-    call = collector_pb2_grpc.CollectorStub(channel).Visit()
+    stub = collector_pb2_grpc.CollectorStub(channel)
+    call = stub.Visit(metadata=metadata_of(credential))
     try:
         async with calling(PEER):
             hello = collector_pb2.Hello(

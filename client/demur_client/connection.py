@@ -1,39 +1,37 @@
 """Channels and streams to a collector."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import grpc
 
-from demur_proto.errors import ParameterError
+from demur_proto.channels import ClientTls, open_channel
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.enable_http_proxy", 0),
 )
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
-@asynccontextmanager
-async def connected(target: str) -> AsyncIterator[grpc.aio.Channel]:
-    """A plaintext channel to a collector on this machine.
-
-    Devices have no credentials yet, so only loopback addresses are accepted.
+def connected(
+    target: str, *, tls: ClientTls | None = None, insecure_plaintext: bool = False
+) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    """A channel to a collector; as `demur_proto.channels.open_channel`, with a device's options.
 
     Args:
-        target: `127.0.0.1:PORT`, `localhost:PORT` or `[::1]:PORT`.
+        target: `HOST:PORT`.
+        tls: how to know the collector; None for plaintext, which stays on this machine.
+        insecure_plaintext: allow plaintext to another machine, where anybody on the way can read
+            the credential and use it.
 
     Raises:
-        ParameterError: another address.
+        ParameterError: not a target, or plaintext that would leave this machine.
+        AccessError: the connection fails because of a certificate.
     """
-    host, _, port = target.rpartition(":")
-    if host not in LOOPBACK_HOSTS or not port.isdigit():
-        raise ParameterError("target", target, "a loopback address with a port")
-    async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
-        yield channel
+    return open_channel(
+        target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
+    )
 
 
 async def send(call: grpc.aio.StreamStreamCall[Any, Any], message: object) -> None:

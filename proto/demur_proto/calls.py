@@ -10,6 +10,7 @@ import grpc
 from demur_proto.errors import ConnectionLost
 from demur_proto.status import error_of
 
+CALL_S = 30.0  #: deadline of a single short call
 PEER = "the collector"  #: what errors call the other side of every call there is
 
 

@@ -8,6 +8,9 @@ DemurError
 ├── UnsupportedError  valid, but this build does not do it
 ├── NotFoundError     no study or round has this hash
 ├── StateError        valid, but not now: a closed round, a cohort too small
+├── StorageError      nothing can be kept or read for now: a full disk, a database out of reach
+├── AccessError       not let in: a credential or certificate is missing, wrong, expired or revoked
+├── BusyError         not now: too many calls at once
 └── ConnectionLost    the other side went away before it answered
 """
 
@@ -55,6 +58,21 @@ class NotFoundError(DemurError):
 
 class StateError(DemurError):
     """The request is valid, but not now."""
+
+
+class StorageError(DemurError):
+    """Nothing can be kept or read for now. What was asked is not half-done."""
+
+
+class AccessError(DemurError):
+    """Not let in: a credential or certificate is missing, wrong, expired or revoked.
+
+    A collector never says which: whoever guesses learns nothing.
+    """
+
+
+class BusyError(DemurError):
+    """Not now: too many calls at once."""
 
 
 class ConnectionLost(DemurError):

@@ -2,16 +2,24 @@
 
 from collections.abc import Iterator
 
+from demur_proto.credentials import DEVICE_ID_BYTES, PROOF_BYTES
 from demur_proto.definition import LARGEST_REPORT_BYTES, REPORT_ID_BYTES
 from demur_proto.errors import ParameterError, WireError
 from demur_proto.v1 import report_pb2
 
 MAXIMUM_FRAME_REPORTS = 4096
-MAXIMUM_FRAME_BYTES = REPORT_ID_BYTES + LARGEST_REPORT_BYTES  #: 1 MiB
+MAXIMUM_FRAME_BYTES = REPORT_ID_BYTES + LARGEST_REPORT_BYTES  #: 1 MiB of ids and words
+MAXIMUM_PROVEN_BYTES = MAXIMUM_FRAME_REPORTS * (DEVICE_ID_BYTES + PROOF_BYTES)  #: beside them
 
 
 def split_frames(
-    round_hash: bytes, report_ids: bytes, words: bytes, *, first_number: int
+    round_hash: bytes,
+    report_ids: bytes,
+    words: bytes,
+    *,
+    first_number: int,
+    device_ids: bytes = b"",
+    proofs: bytes = b"",
 ) -> Iterator[report_pb2.ReportFrame]:
     """Frames of at most 4,096 reports and 1 MiB, numbered from `first_number`.
 
@@ -20,6 +28,8 @@ def split_frames(
         report_ids: 16 bytes each.
         words: the encoded words of the same reports, in the same order.
         first_number: the first frame's number.
+        device_ids: who made each report, 16 bytes each; empty under open access.
+        proofs: that they did, 16 bytes each; empty under open access.
 
     Raises:
         ParameterError: the lengths do not match, or one report alone is larger than a frame.
@@ -31,6 +41,9 @@ def split_frames(
     reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
     if rest or (len(words) % reports if reports else words):
         raise ParameterError("report_ids", len(report_ids), "16 bytes for each report")
+    for name, each in (("device_ids", device_ids), ("proofs", proofs)):
+        if each and len(each) != len(report_ids):
+            raise ParameterError(name, len(each), "16 bytes for each report")
     if not reports:
         return
     size = len(words) // reports
@@ -44,6 +57,8 @@ def split_frames(
             round_hash=round_hash,
             report_ids=report_ids[start * REPORT_ID_BYTES : stop * REPORT_ID_BYTES],
             words=words[start * size : stop * size],
+            device_ids=device_ids[start * DEVICE_ID_BYTES : stop * DEVICE_ID_BYTES],
+            proofs=proofs[start * PROOF_BYTES : stop * PROOF_BYTES],
         )
 
 
@@ -51,7 +66,7 @@ def check_frame(frame: report_pb2.ReportFrame) -> int:
     """The number of reports in a frame.
 
     Raises:
-        WireError: the frame is larger than allowed, or its ids are not 16 bytes each.
+        WireError: the frame is larger than allowed, or its ids or proofs are not 16 bytes each.
 
     >>> check_frame(report_pb2.ReportFrame(report_ids=bytes(32)))
     2
@@ -59,6 +74,9 @@ def check_frame(frame: report_pb2.ReportFrame) -> int:
     reports, rest = divmod(len(frame.report_ids), REPORT_ID_BYTES)
     if rest:
         raise WireError(f"report ids are 16 bytes each, got {len(frame.report_ids)} in all")
+    for name, each in (("device ids", frame.device_ids), ("proofs", frame.proofs)):
+        if each and len(each) != len(frame.report_ids):
+            raise WireError(f"{name} are 16 bytes for each of {reports} reports, got {len(each)}")
     size = len(frame.report_ids) + len(frame.words)
     if reports > MAXIMUM_FRAME_REPORTS or size > MAXIMUM_FRAME_BYTES:
         raise WireError(

@@ -33,12 +33,13 @@ class Guarantee:
     statement: str  #: all of it in plain words
 
 
-def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
+def guarantee_of(study: Study, *, per_report_mu: float, open_access: bool = False) -> Guarantee:
     """The guarantee of a study.
 
     Args:
         study: the contract.
         per_report_mu: μ-GDP of a single report at the full clip (`GaussianLinear.report_mu`).
+        open_access: reports were taken from anybody, so nobody knows how many devices sent them.
     """
     pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.epsilon, study.delta)
     if study.measure is Measure.GDP:
@@ -60,6 +61,17 @@ def guarantee_of(study: Study, *, per_report_mu: float) -> Guarantee:
             f"{study.noise_shares} devices; {study.dishonest} may be dishonest, that is add none or "
             f"tell what they added. Fewer than {study.minimum_cohort} reports are never released."
         )
+    if open_access:
+        statement += (
+            " Reports were not authenticated: whoever reached the collector could send any number "
+            "of them"
+        )
+        if study.view is View.AGGREGATE:
+            statement += (
+                f", so this holds only where {study.noise_shares} of them came from as many devices "
+                "that added their noise"
+            )
+        statement += "."
     return Guarantee(
         epsilon=study.epsilon,
         delta=study.delta,

@@ -1,4 +1,4 @@
-"""HMAC-SHA256, truncated to 16 bytes, many at a time.
+"""HMAC-SHA256, many at a time; tags are its first 16 bytes.
 
 HMAC (RFC 2104) is two hashes over a padded key and a text. Padding each key once makes a tag about
 twice as fast as the library's one-shot call, and tags are most of what a simulated report costs.
@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 TAG_BYTES = 16
+_OFTEN_EQUAL_BYTES = 32  #: payloads up to this size repeat within a frame; looking pays off
 _INNER = bytes(0x36 ^ byte for byte in range(256))
 _OUTER = bytes(0x5C ^ byte for byte in range(256))
 
@@ -49,3 +50,47 @@ def hmac_by_message(key: PreparedKey, messages: Sequence[bytes]) -> list[bytes]:
         for message in set(messages)
     }
     return [tags[message] for message in messages]
+
+
+def hash_payloads(words: bytes, *, reports: int) -> list[bytes]:
+    """SHA-256 of each report's words, 32 bytes each.
+
+    Args:
+        words: the encoded words of all reports, one after the other, equally long.
+        reports: how many there are.
+
+    >>> hash_payloads(b"abab", reports=2) == 2 * [hashlib.sha256(b"ab").digest()]
+    True
+    """
+    size = len(words) // max(1, reports)
+    payloads = [words[at : at + size] for at in range(0, reports * size, max(1, size))]
+    if size > _OFTEN_EQUAL_BYTES:
+        return [hashlib.sha256(payload).digest() for payload in payloads]
+    hashes = {payload: hashlib.sha256(payload).digest() for payload in set(payloads)}
+    return [hashes[payload] for payload in payloads]
+
+
+def hmac_each(keys: Iterable[PreparedKey], messages: Iterable[bytes]) -> list[bytes]:
+    """The tag of each message under its own key.
+
+    >>> import hmac
+    >>> hmac_each([prepare_key(b"k")], [b"m"]) == [hmac.digest(b"k", b"m", "sha256")[:16]]
+    True
+    """
+    sha256 = hashlib.sha256
+    return [
+        sha256(outer + sha256(inner + message).digest()).digest()[:TAG_BYTES]
+        for (inner, outer), message in zip(keys, messages, strict=True)
+    ]
+
+
+def derive_keys(key: PreparedKey, messages: Iterable[bytes]) -> list[bytes]:
+    """The whole HMAC of many messages under one key, 32 bytes each: to be keys themselves.
+
+    >>> import hmac
+    >>> derive_keys(prepare_key(b"k"), [b"m"]) == [hmac.digest(b"k", b"m", "sha256")]
+    True
+    """
+    sha256 = hashlib.sha256
+    inner, outer = key
+    return [sha256(outer + sha256(inner + message).digest()).digest() for message in messages]

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from demur_proto.arrays import Integers
+from demur_proto.arrays import Integers, Vector
 from demur_proto.errors import UnsupportedError, WireError
 from demur_proto.v1 import release_pb2
 
@@ -48,6 +48,12 @@ class Release:
     def sums_bytes(self) -> bytes:
         """The sums as signed 64-bit little-endian integers."""
         return np.array(self.sums, dtype="<i8").tobytes()
+
+    def array(self) -> tuple[Vector, Vector]:
+        """Estimates [d] and their standard errors [d], data units; both empty when withheld."""
+        estimates: Vector = np.array(self.estimate, dtype=np.float64)
+        errors: Vector = np.full(estimates.shape, self.standard_error, dtype=np.float64)
+        return estimates, errors
 
     def message(self) -> release_pb2.Release:
         """For the wire."""

@@ -3,16 +3,22 @@
 import grpc
 
 from demur_proto.errors import (
+    AccessError,
+    BusyError,
     ConnectionLost,
     DataError,
     DemurError,
     NotFoundError,
     ParameterError,
     StateError,
+    StorageError,
     UnsupportedError,
     VersionError,
     WireError,
 )
+
+REFUSED = "not let in: the credential for this call is missing, wrong, revoked or for another use"
+"""What every refusal says, whatever was wrong: whoever guesses learns nothing."""
 
 STATUS: dict[type[DemurError], grpc.StatusCode] = {
     ParameterError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -22,6 +28,9 @@ STATUS: dict[type[DemurError], grpc.StatusCode] = {
     UnsupportedError: grpc.StatusCode.UNIMPLEMENTED,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     StateError: grpc.StatusCode.FAILED_PRECONDITION,
+    StorageError: grpc.StatusCode.UNAVAILABLE,
+    AccessError: grpc.StatusCode.UNAUTHENTICATED,
+    BusyError: grpc.StatusCode.UNAVAILABLE,
     ConnectionLost: grpc.StatusCode.UNAVAILABLE,
 }
 
@@ -30,6 +39,7 @@ ERRORS: dict[grpc.StatusCode, type[DemurError]] = {
     grpc.StatusCode.FAILED_PRECONDITION: StateError,
     grpc.StatusCode.UNIMPLEMENTED: UnsupportedError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNAUTHENTICATED: AccessError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: WireError,  # a message too large; again, it still is
 }
 

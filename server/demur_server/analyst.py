@@ -6,55 +6,115 @@ from contextlib import asynccontextmanager
 import grpc
 
 from demur_proto.asking import next_round
-from demur_proto.calls import PEER, calling
-from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.errors import StateError
+from demur_proto.calls import CALL_S, PEER, calling
+from demur_proto.channels import ClientTls, open_channel
+from demur_proto.credentials import NamedSecret, metadata_of
+from demur_proto.definition import Defined, define_round, define_study, read_study
+from demur_proto.errors import NotFoundError, StateError
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
+from demur_server.choosing import matches
 
-CALL_S = 30.0  #: deadline of a single short call
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),  # a release is four times as large as a report
-    ("grpc.enable_http_proxy", 0),
 )
 
 
 class Analyst:
     """One analyst, one study, any number of adaptively chosen questions.
 
-    Made by `Analyst.create`; `study` is what devices must pin.
+    Made by `Analyst.create` or `Analyst.resume`; `study` is what devices must pin.
     """
 
-    def __init__(self, stub: "analyst_pb2_grpc.AnalystAsyncStub", study: Defined[Study]) -> None:
+    def __init__(
+        self,
+        stub: "analyst_pb2_grpc.AnalystAsyncStub",
+        study: Defined[Study],
+        *,
+        credential: NamedSecret | None = None,
+        rounds: int = 0,
+    ) -> None:
         self.study = study
         self._stub = stub
-        self._rounds = 0
+        self._metadata = metadata_of(credential)
+        self._rounds = rounds
 
     @classmethod
     @asynccontextmanager
-    async def create(cls, target: str, study: Study) -> "AsyncIterator[Analyst]":
-        """Fix a new study at a collector on this machine.
+    async def create(
+        cls,
+        target: str,
+        study: Study,
+        *,
+        credential: NamedSecret | None = None,
+        tls: ClientTls | None = None,
+        insecure_plaintext: bool = False,
+    ) -> "AsyncIterator[Analyst]":
+        """Fix a study at a collector; one that is fixed there already goes on.
 
         Args:
-            target: the collector's analyst port, `127.0.0.1:PORT`.
+            target: the collector's analyst port, `HOST:PORT`.
             study: the contract.
+            credential: an analyst's; None where the collector takes questions from anybody.
+            tls: how to know the collector; None for plaintext, which stays on this machine.
+            insecure_plaintext: allow plaintext to another machine, where anybody on the way can
+                read the credential and use it.
 
         Raises:
+            ParameterError: not a target, or plaintext that would leave this machine.
+            AccessError: the credential was refused, or a certificate is wrong.
             ConnectionLost: there is no collector.
             DemurError: it refuses the study.
         """
         defined = define_study(study)
-        async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(
+            target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
+        ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
             request = analyst_pb2.CreateStudyRequest(
                 protocol_version=PROTOCOL_VERSION, definition=defined.definition
             )
             async with calling(PEER):
-                await stub.CreateStudy(request, timeout=CALL_S)
-            yield cls(stub, defined)
+                response = await stub.CreateStudy(
+                    request, timeout=CALL_S, metadata=metadata_of(credential)
+                )
+            yield cls(stub, defined, credential=credential, rounds=response.rounds)
+
+    @classmethod
+    @asynccontextmanager
+    async def resume(
+        cls,
+        target: str,
+        study: str | None = None,
+        *,
+        credential: NamedSecret | None = None,
+        tls: ClientTls | None = None,
+        insecure_plaintext: bool = False,
+    ) -> "AsyncIterator[Analyst]":
+        """Go on with a study that a collector has.
+
+        Args:
+            target: the collector's analyst port, `HOST:PORT`.
+            study: its name, or at least 8 digits of its hash; None for the only one there is.
+            credential: an analyst's; None where the collector takes questions from anybody.
+            tls: how to know the collector; None for plaintext, which stays on this machine.
+            insecure_plaintext: allow plaintext to another machine; see `create`.
+
+        Raises:
+            NotFoundError: there is no such study, or more than one.
+            ParameterError: not a target, or plaintext that would leave this machine.
+            AccessError: the credential was refused, or a certificate is wrong.
+            ConnectionLost: there is no collector.
+        """
+        async with open_channel(
+            target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
+        ) as channel:
+            stub = analyst_pb2_grpc.AnalystStub(channel)
+            found, rounds = _choose(await _listed(stub, credential), study)
+            yield cls(stub, found, credential=credential, rounds=rounds)
 
     async def open(
         self,
@@ -90,7 +150,7 @@ class Analyst:
         )
         request = analyst_pb2.OpenRoundRequest(definition=asked.definition)
         async with calling(PEER):
-            await self._stub.OpenRound(request, timeout=CALL_S)
+            await self._stub.OpenRound(request, timeout=CALL_S, metadata=self._metadata)
         self._rounds += 1
         return asked
 
@@ -106,7 +166,9 @@ class Analyst:
         request = analyst_pb2.CloseRoundRequest(round_hash=asked.hash, after_reports=after_reports)
         async with calling(PEER):
             try:
-                response = await self._stub.CloseRound(request, timeout=timeout_s)
+                response = await self._stub.CloseRound(
+                    request, timeout=timeout_s, metadata=self._metadata
+                )
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise
@@ -152,7 +214,7 @@ class Analyst:
         request = analyst_pb2.WatchReleasesRequest(
             study_hash=self.study.hash, from_number=from_number
         )
-        call = self._stub.WatchReleases(request)
+        call = self._stub.WatchReleases(request, metadata=self._metadata)
         try:
             while True:
                 async with calling(PEER):
@@ -162,3 +224,65 @@ class Analyst:
                 yield Release.of(response.release)
         finally:
             call.cancel()
+
+
+async def list_studies(
+    target: str,
+    *,
+    credential: NamedSecret | None = None,
+    tls: ClientTls | None = None,
+    insecure_plaintext: bool = False,
+) -> list[tuple[Defined[Study], int]]:
+    """Every study of a collector, and how many rounds each has had.
+
+    Args:
+        target: the collector's analyst port, `HOST:PORT`.
+        credential: an analyst's; None where the collector takes questions from anybody.
+        tls: how to know the collector; None for plaintext, which stays on this machine.
+        insecure_plaintext: allow plaintext to another machine; see `Analyst.create`.
+
+    Raises:
+        ParameterError: not a target, or plaintext that would leave this machine.
+        DemurError: the collector refuses, is not there, or has a study that this version cannot do.
+    """
+    async with open_channel(
+        target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
+    ) as channel:
+        return await _listed(analyst_pb2_grpc.AnalystStub(channel), credential)
+
+
+async def _listed(
+    stub: "analyst_pb2_grpc.AnalystAsyncStub", credential: NamedSecret | None
+) -> list[tuple[Defined[Study], int]]:
+    request = analyst_pb2.ListStudiesRequest(protocol_version=PROTOCOL_VERSION)
+    call = stub.ListStudies(request, timeout=CALL_S, metadata=metadata_of(credential))
+    found = []
+    async with calling(PEER):
+        async for response in call:
+            found.append((read_study(response.definition), response.rounds))
+    return found
+
+
+def _choose(
+    found: list[tuple[Defined[Study], int]], wanted: str | None
+) -> tuple[Defined[Study], int]:
+    """The one study that is meant.
+
+    Args:
+        found: the studies there are.
+        wanted: a name, or at least 8 digits of a hash; None for the only one.
+
+    Raises:
+        NotFoundError: there is no such study, or more than one.
+    """
+    meant = found if wanted is None else [each for each in found if matches(each[0], wanted)]
+    if len(meant) == 1:
+        return meant[0]
+    which = "" if wanted is None else f" {wanted!r}"
+    if not meant:
+        names = ", ".join(repr(study.value.name) for study, _ in found[:5])
+        raise NotFoundError(
+            f"there is no study{which}; the collector has {names if found else 'none'}"
+        )
+    choices = ", ".join(f"{study.hash.hex()[:16]} ({study.value.name})" for study, _ in meant[:5])
+    raise NotFoundError(f"there are {len(meant)} studies{which}; name one by its hash: {choices}")

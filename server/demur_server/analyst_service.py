@@ -25,7 +25,17 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         """Fix a study."""
         check_version(request.protocol_version)
         study = await self._collector.create_study(request.definition)
-        return analyst_pb2.CreateStudyResponse(study_hash=study.hash)
+        opened = self._collector.rounds_opened(study.hash)
+        return analyst_pb2.CreateStudyResponse(study_hash=study.hash, rounds=opened)
+
+    async def ListStudies(
+        self, request: analyst_pb2.ListStudiesRequest, context: Context
+    ) -> AsyncIterator[analyst_pb2.ListStudiesResponse]:
+        """Every study, to go on with one."""
+        check_version(request.protocol_version)
+        for study in self._collector.studies():
+            opened = self._collector.rounds_opened(study.hash)
+            yield analyst_pb2.ListStudiesResponse(definition=study.definition, rounds=opened)
 
     async def OpenRound(
         self, request: analyst_pb2.OpenRoundRequest, context: Context

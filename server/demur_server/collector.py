@@ -1,15 +1,12 @@
 """The collector: studies, rounds and releases, without a socket."""
 
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
 
 import anyio
 import numpy as np
 
-from demur_proto.arrays import Flags, Words
 from demur_proto.definition import (
     REPORT_ID_BYTES,
     Defined,
@@ -17,56 +14,62 @@ from demur_proto.definition import (
     read_study,
     study_hash_of,
 )
-from demur_proto.errors import NotFoundError, StateError, WireError
-from demur_proto.hmacs import PreparedKey, hmac_by_message, prepare_key
+from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
+from demur_proto.hmacs import prepare_key
 from demur_proto.mechanisms.gaussian import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
+from demur_server.admission import (
+    check_devices,
+    decode_rows,
+    make_batch,
+    pick,
+    report_count,
+    split,
+    sums_length,
+    unauthenticated_devices,
+    valid_rows,
+)
 from demur_server.estimates import make_release
-from demur_server.store.base import Batch, Store, Totals
+from demur_server.keys import Keys, MemoryKeys
+from demur_server.live import Bell, LiveRound
+from demur_server.store.base import Batch, KeptRound, Store, Totals
+
+RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
 
 logger = logging.getLogger(__name__)
 
 
-class _Bell:
-    """Wakes everyone who waits for news."""
-
-    def __init__(self) -> None:
-        self.next = anyio.Event()  # take it before looking, or news may slip in between
-
-    def ring(self) -> None:
-        self.next.set()
-        self.next = anyio.Event()
-
-
-@dataclass(slots=True, repr=False)
-class _Asking:
-    """A round as the collector runs it."""
-
-    study: Defined[Study]
-    asked: Defined[Round]
-    word_limit: int
-    room: int  # how many more reports fit before 64-bit sums could overflow
-    digest_key: PreparedKey | None  # destroyed when the round closes
-    open: bool = True
-    news: _Bell = field(default_factory=_Bell)  # rings when reports were counted, and at the end
-
-
 class Collector:
-    """Fixes studies, puts rounds to devices, counts reports and publishes releases."""
+    """Fixes studies, puts rounds to devices, counts reports and publishes releases.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: what must not be forgotten.
+        keys: what must not be in the store; by default they last as long as the process.
+        open_access: take reports from anybody. Then nothing keeps one person from sending many,
+            and a minimum cohort counts report ids instead of people.
+    """
+
+    def __init__(
+        self, store: Store, *, keys: Keys | None = None, open_access: bool = False
+    ) -> None:
         self._store = store
+        self._keys: Keys = MemoryKeys() if keys is None else keys
+        self._open_access = open_access
         self._studies: dict[bytes, Defined[Study]] = {}
-        self._rounds: dict[bytes, list[_Asking]] = {}  # by study, in order of their numbers
-        self._by_hash: dict[bytes, _Asking] = {}
+        self._rounds: dict[bytes, list[LiveRound]] = {}  # by study, in order of their numbers
+        self._by_hash: dict[bytes, LiveRound] = {}
         self._changing = anyio.Lock()  # studies, rounds and releases change one at a time
         # One bell for each kind of news: a report must not wake every device that is visiting.
-        self._opened = _Bell()
-        self._published = _Bell()
+        self._opened = Bell()
+        self._published = Bell()
+
+    @property
+    def open_access(self) -> bool:
+        """Whether reports are taken from anybody."""
+        return self._open_access
 
     async def create_study(self, definition: bytes) -> Defined[Study]:
         """Fix a study; the same definition again changes nothing.
@@ -76,11 +79,11 @@ class Collector:
         """
         study = read_study(definition)
         async with self._changing:
-            if study.hash not in self._studies:
-                await self._store.add_study(study)
-                self._studies[study.hash] = study
-                self._rounds[study.hash] = []
-                logger.info("study %s: fixed", study.hash.hex()[:16])
+            with anyio.CancelScope(shield=True):  # store and memory change together
+                if study.hash not in self._studies:
+                    await self._store.add_study(study)
+                    self._take_up_study(study)
+                    logger.info("study %s: fixed", study.hash.hex()[:16])
         return study
 
     def study(self, study_hash: bytes) -> Defined[Study]:
@@ -98,6 +101,10 @@ class Collector:
             raise NotFoundError(
                 f"there is no study {wanted}; this collector has {len(self._studies)}"
             ) from None
+
+    def studies(self) -> list[Defined[Study]]:
+        """Every study, in the order in which they were fixed."""
+        return list(self._studies.values())
 
     async def open_round(self, definition: bytes) -> Defined[Round]:
         """Put a question to every device; the same definition again changes nothing.
@@ -117,83 +124,88 @@ class Collector:
                 raise StateError(
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
-            await self._store.add_round(asked)
-            word_limit = mechanism_for(study.value, asked.value).word_limit
-            asking = _Asking(
-                study=study,
-                asked=asked,
-                word_limit=word_limit,
-                room=((1 << 63) - 1) // word_limit,
-                digest_key=prepare_key(secrets.token_bytes(32)),
-            )
-            rounds.append(asking)
-            self._by_hash[asked.hash] = asking
+            with anyio.CancelScope(shield=True):  # store and memory change together
+                # The key first: a round without one could only be closed.
+                key = await anyio.to_thread.run_sync(self._keys.make, asked.hash)
+                await self._store.add_round(
+                    asked, sums_length=sums_length(asked.value), open_access=self._open_access
+                )
+                self._take_up_round(study, asked, key, open_access=self._open_access)
         logger.info("study %s: round %d open", study.hash.hex()[:16], asked.value.number)
         self._opened.ring()
         return asked
 
-    async def submit(self, round_hash: bytes, report_ids: bytes, words: bytes) -> list[int]:
+    async def submit(
+        self,
+        round_hash: bytes,
+        report_ids: bytes,
+        words: bytes,
+        *,
+        devices: bytes | None = None,
+        payload_hashes: list[bytes] | None = None,
+    ) -> list[int]:
         """Count reports; one disposition each, in order.
 
         One bad report never fails the others: a word outside the round's range makes its report
-        INVALID, while ids or words of the wrong length in all make the whole call fail.
+        INVALID, while ids or words of the wrong length in all make the whole call fail. A call that
+        is cancelled may have counted its reports; sent again, they are DUPLICATE.
 
         Args:
             round_hash: the round they answer.
             report_ids: 16 bytes each.
             words: `dimension` words each, little-endian.
+            devices: who sent each, authenticated by the caller, 16 bytes each. Under open access
+                every report id stands for a device of its own, whatever is given here.
+            payload_hashes: `hash_payloads` of the words, if the caller has them already.
 
         Raises:
             NotFoundError: no such round.
-            WireError: the lengths do not fit.
+            WireError: the lengths do not fit, or there are no devices.
+            StateError: a device belongs to another shard; nothing was counted.
         """
         asking = self._asking(round_hash)
-        reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
-        if rest:
-            raise WireError(f"report ids are 16 bytes each, got {len(report_ids)} in all")
-        asked = asking.asked.value
-        rows = decode_words(words, asked.word_type, reports=reports, dimension=asked.dimension)
-        key = asking.digest_key
-        if not asking.open or key is None:
-            return [report_pb2.DISPOSITION_ROUND_CLOSED] * reports
-        identities = [
-            report_ids[at : at + REPORT_ID_BYTES]
-            for at in range(0, len(report_ids), REPORT_ID_BYTES)
-        ]
-        size = asked.dimension * asked.word_type.size_bytes
-        payloads = [words[at : at + size] for at in range(0, len(words), size)]
-        inside = _inside(rows, asking.word_limit)
-        good = range(reports) if inside.all() else np.flatnonzero(inside).tolist()
-        batch = Batch(
-            report_ids=[identities[i] for i in good],
-            digests=hmac_by_message(key, [payloads[i] for i in good]),
-            words=rows if len(good) == reports else rows[good],
+        reports = report_count(report_ids)
+        rows = decode_rows(asking, words, reports=reports)
+        identities = split(report_ids, REPORT_ID_BYTES)
+        senders = (
+            unauthenticated_devices(identities)
+            if self._open_access
+            else check_devices(devices, reports=reports)
         )
-        admitted = await self._admit(asking, batch)
-        if len(good) == reports:
-            return admitted
+        if not asking.open:
+            return [report_pb2.DISPOSITION_ROUND_CLOSED] * reports
+        if asking.digest_key is None:
+            return [report_pb2.DISPOSITION_TRY_LATER] * reports
+        batch = make_batch(
+            asking,
+            asking.digest_key,
+            report_ids=identities,
+            devices=senders,
+            words=words,
+            rows=rows,
+            payload_hashes=payload_hashes,
+        )
+        valid = valid_rows(asking, rows)
+        if valid.all():
+            return await self._admit(asking, batch)
+        good = np.flatnonzero(valid).tolist()
         dispositions = [int(report_pb2.DISPOSITION_INVALID)] * reports
+        admitted = await self._admit(asking, pick(batch, good))
         for i, disposition in zip(good, admitted, strict=True):
             dispositions[i] = disposition
         return dispositions
 
-    async def _admit(self, asking: _Asking, batch: Batch) -> list[int]:
-        # Room is taken before the store is asked and given back after, so that batches on their way
-        # at the same time cannot overflow the sums together.
-        if len(batch.report_ids) > asking.room:
-            return [report_pb2.DISPOSITION_INVALID] * len(batch.report_ids)
-        asking.room -= len(batch.report_ids)
+    async def _admit(self, asking: LiveRound, batch: Batch) -> list[int]:
         dispositions = await self._store.admit(asking.asked.hash, batch)
-        accepted = dispositions.count(report_pb2.DISPOSITION_ACCEPTED)
-        asking.room += len(dispositions) - accepted
         conflicts = dispositions.count(report_pb2.DISPOSITION_CONFLICT)
         if conflicts:
             logger.error(
-                "round %d: %d reports under a known id carried other bytes",
-                asking.asked.value.number,
+                "round %d: %d conflicting reports: other bytes under a known id, or a second id "
+                "of one device",
+                asking.number,
                 conflicts,
             )
-        if accepted:
+        if report_pb2.DISPOSITION_ACCEPTED in dispositions:
             asking.news.ring()
         return dispositions
 
@@ -219,25 +231,42 @@ class Collector:
         asking = self._asking(round_hash)
         while asking.open:
             news = asking.news.next
-            if (await self._store.totals(round_hash)).reports >= after_reports:
+            if (await self._store.counted(round_hash)).reports >= after_reports:
                 break
             await news.wait()
         async with self._changing:
-            totals = await self._store.close_round(round_hash)
-            asking.open = False
-            asking.digest_key = None
-            asking.news.ring()
+            with anyio.CancelScope(shield=True):
+                release = await self._close(asking)
+        return release
+
+    async def _close(self, asking: LiveRound) -> Release:
+        """Close, destroy the key, publish. Wherever this stops, doing it again completes it."""
+        round_hash = asking.asked.hash
+        totals = await self._store.close_round(round_hash)
+        asking.open = False
+        asking.digest_key = None
+        asking.news.ring()
+        await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
+        release = await self._store.release(round_hash)
+        if release is None:
             sums = totals.sums.tolist()
             release = await self._store.add_release(
-                make_release(asking.study, asking.asked, sums, reports=totals.reports)
+                make_release(
+                    asking.study,
+                    asking.asked,
+                    sums,
+                    reports=totals.reports,
+                    open_access=asking.open_access,
+                )
             )
-        logger.info(
-            "study %s: round %d closed with %d reports, %s withheld",
-            asking.study.hash.hex()[:16],
-            release.number,
-            release.reports,
-            release.withheld,
-        )
+            logger.info(
+                "study %s: round %d closed with %d reports, %s withheld",
+                asking.study.hash.hex()[:16],
+                release.number,
+                release.reports,
+                release.withheld,
+            )
+        asking.released = True
         self._published.ring()
         return release
 
@@ -249,11 +278,10 @@ class Collector:
             StateError: the round is still open.
         """
         asking = self._asking(round_hash)
-        number = asking.asked.value.number
-        for release in await self._store.releases(asking.study.hash, from_number=number):
-            if release.round_hash == round_hash:
-                return release
-        raise StateError(f"round {number} is still open")
+        release = await self._store.release(round_hash)
+        if release is None:
+            raise StateError(f"round {asking.number} is still open")
+        return release
 
     async def open_rounds(
         self, study_hash: bytes, *, after_round: int = 0
@@ -266,7 +294,7 @@ class Collector:
             while at < len(rounds):
                 asking = rounds[at]
                 at += 1
-                if asking.open and asking.asked.value.number > after_round:
+                if asking.answerable and asking.number > after_round:
                     yield asking.asked
             await news.wait()
 
@@ -292,26 +320,127 @@ class Collector:
         return len(self._rounds[self.study(study_hash).hash])
 
     async def close_due_rounds(self) -> None:
-        """Close each round when the time it names has come; runs until cancelled."""
+        """Close each round when the time it names has come; runs until cancelled.
+
+        Only this looks at a clock. One that is set back closes later, and orders nothing.
+        """
         while True:
             now_ms = time.time() * 1000
             news = self._opened.next
-            due = [a for a in self._by_hash.values() if a.open and a.asked.value.close_unix_ms]
-            for asking in due:
-                if asking.asked.value.close_unix_ms <= now_ms:
+            todo = [a for a in self._by_hash.values() if not a.released]
+            due_ms = [(a.asked.value.close_unix_ms, a) for a in todo if a.asked.value.close_unix_ms]
+            for asking in [a for close_ms, a in due_ms if close_ms <= now_ms]:
+                try:
                     await self.close_round(asking.asked.hash)
-            waits = [a.asked.value.close_unix_ms - now_ms for a in due if a.open]
-            with anyio.move_on_after(max(0.0, min(waits) / 1000) if waits else None):
+                except StorageError as error:
+                    logger.error("round %d is due and cannot close: %s", asking.number, error)
+            waits = [
+                (close_ms - now_ms) / 1000 if close_ms > now_ms else RETRY_S
+                for close_ms, a in due_ms
+                if not a.released
+            ]
+            with anyio.move_on_after(min(waits) if waits else None):
                 await news.wait()
 
-    def _asking(self, round_hash: bytes) -> _Asking:
+    async def refresh(self) -> None:
+        """Take up what the store has and this collector does not know; again, changes nothing.
+
+        Call it before serving, so that a restart goes on where the last process stopped: rounds
+        that were open count on, and those that were being closed are published. Where several
+        collectors share a database, `follow` repeats it.
+
+        An open round whose key is gone, or that was opened with the other kind of access, can only
+        be closed: its reports are answered TRY_LATER, and it is not put to devices any more.
+
+        Raises:
+            StorageError: the store or the keys cannot be read.
+            WireError, UnsupportedError: the store has a study or round that this version cannot do.
+        """
+        async with self._changing:
+            with anyio.CancelScope(shield=True):
+                for definition in await self._store.studies():
+                    study = read_study(definition)
+                    if study.hash not in self._studies:
+                        self._take_up_study(study)
+                kept = await self._store.rounds()
+                for each in kept:
+                    await self._take_up(each)
+                open_now = {each.round_hash for each in kept if not each.closed}
+                for stray in await anyio.to_thread.run_sync(self._keys.rounds):
+                    if stray not in open_now:
+                        await anyio.to_thread.run_sync(self._keys.destroy, stray)
+
+    async def follow(self, *, every_s: float = 1.0) -> None:
+        """Keep up with other collectors on the same database; runs until cancelled."""
+        while True:
+            await anyio.sleep(every_s)
+            try:
+                await self.refresh()
+            except DemurError as error:
+                logger.error("cannot follow the other collectors: %s", error)
+            for asking in self._by_hash.values():
+                if asking.open:
+                    asking.news.ring()  # others may have counted
+
+    async def _take_up(self, kept: KeptRound) -> None:
+        """Bring what is known about one round up to what the store says."""
+        asking = self._by_hash.get(kept.round_hash)
+        if asking is None:
+            study = self._studies[kept.study_hash]
+            asked = read_round(kept.definition, study=study)
+            key = None if kept.closed else await self._key_of(asked, kept)
+            asking = self._take_up_round(study, asked, key, open_access=kept.open_access)
+            asking.open = not kept.closed
+            self._opened.ring()
+        if kept.closed and not asking.released:
+            if not kept.released:
+                await self._close(asking)
+                return
+            asking.open = False
+            asking.released = True
+            asking.digest_key = None  # `refresh` destroys what is left of it
+            asking.news.ring()
+            self._published.ring()
+
+    async def _key_of(self, asked: Defined[Round], kept: KeptRound) -> bytes | None:
+        number = asked.value.number
+        if kept.open_access != self._open_access:
+            logger.error("round %d can only be closed: it was opened with other access", number)
+            return None
+        key = await anyio.to_thread.run_sync(self._keys.find, asked.hash)
+        if key is None and not kept.mine:  # nothing was compared under a key yet
+            return await anyio.to_thread.run_sync(self._keys.make, asked.hash)
+        if key is None:
+            logger.error("round %d can only be closed: its digest key is gone", number)
+        return key
+
+    def _take_up_study(self, study: Defined[Study]) -> None:
+        self._studies[study.hash] = study
+        self._rounds[study.hash] = []
+
+    def _take_up_round(
+        self,
+        study: Defined[Study],
+        asked: Defined[Round],
+        key: bytes | None,
+        *,
+        open_access: bool,
+    ) -> LiveRound:
+        word_limit = mechanism_for(study.value, asked.value).word_limit
+        asking = LiveRound(
+            study=study,
+            asked=asked,
+            word_limit=word_limit,
+            capacity=((1 << 63) - 1) // word_limit,
+            open_access=open_access,
+            digest_key=None if key is None else prepare_key(key),
+        )
+        self._rounds[study.hash].append(asking)
+        self._by_hash[asked.hash] = asking
+        return asking
+
+    def _asking(self, round_hash: bytes) -> LiveRound:
         try:
             return self._by_hash[round_hash]
         except KeyError:
             raise NotFoundError(f"there is no round {round_hash.hex()[:16]}") from None
-
-
-def _inside(rows: Words, limit: int) -> Flags:
-    """Which rows [n, d] hold only words of magnitude up to the limit."""
-    inside: Flags = np.all((rows >= -limit) & (rows <= limit), axis=1)
-    return inside

@@ -1,14 +1,34 @@
-"""The collector's commands."""
+"""The command `demur serve`."""
 
 import argparse
 import json
-import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from demur_server.running import Started
 
 DESCRIPTION = """\
-Run a collector on this machine until it is interrupted: devices and gateways reach it on one port,
-analysts on another. It keeps everything in memory, so stopping it forgets every study, round and
-release. It authenticates nobody: whoever reaches a port may report or ask. Hence it listens on
-127.0.0.1 only."""
+Run a collector until it is told to stop (SIGINT or SIGTERM; it then lets open calls end, and a second
+signal stops it at once). Devices and gateways reach it on one port, analysts on another. Everything
+it must not forget is in a data folder, made at the first start together with a credential for an
+analyst; nobody is let in without a credential. It listens on 127.0.0.1 only, until a configuration
+names another address and a certificate. What the command line says goes before the file."""
+
+FLAGS = (
+    # flag, key, metavar, what it is for
+    ("--folder", "folder", "DIR", "data folder: keys, store (default: demur-data)"),
+    ("--postgres", "store.postgres", "URL", "keep the store in PostgreSQL; no password here"),
+    ("--shard", "store.shard", "N", "which part of the devices this process counts (default: 0)"),
+    ("--shards", "store.shards", "N", "how many processes share the database (default: 1)"),
+    ("--host", "listen.host", "HOST", "address for devices and gateways (default: 127.0.0.1)"),
+    ("--port", "listen.port", "P", "port for devices and gateways (default: a free one)"),
+    ("--analyst-host", "listen.analyst_host", "HOST", "address for analysts (default: the same)"),
+    ("--analyst-port", "listen.analyst_port", "P", "port for analysts (default: a free one)"),
+    ("--certificate", "tls.certificate", "FILE", "the server's certificate, PEM"),
+    ("--key", "tls.key", "FILE", "its private key, PEM"),
+    ("--client-ca", "tls.client_ca", "FILE", "callers need a certificate of this CA (mTLS)"),
+)
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -16,19 +36,32 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     command = subparsers.add_parser(
         "serve", help="run a collector on this machine", description=DESCRIPTION
     )
+    command.add_argument("--config", type=Path, metavar="FILE", help="a TOML file")
+    for flag, key, metavar, purpose in FLAGS:
+        kind: Any = str
+        if metavar == "P":
+            kind = _port
+        elif metavar == "N":
+            kind = int
+        command.add_argument(flag, dest=key, type=kind, metavar=metavar, help=purpose)
     command.add_argument(
-        "--port",
-        type=_port,
-        default=0,
-        metavar="P",
-        help="port for devices and gateways (default: a free one)",
+        "--open-access",
+        action="store_const",
+        const="open",
+        dest="access",
+        help="authenticate nobody: whoever reaches a port may report or ask; for simulations, on "
+        "loopback only",
     )
     command.add_argument(
-        "--analyst-port",
-        type=_port,
-        default=0,
-        metavar="P",
-        help="port for analysts (default: a free one)",
+        "--insecure-plaintext",
+        action="store_true",
+        default=None,
+        dest="insecure_plaintext",
+        help="without a certificate, listen beyond this machine all the same: whoever is on the way "
+        "reads every credential and report",
+    )
+    command.add_argument(
+        "--verbose", action="store_true", help="log studies, rounds and releases on stderr"
     )
     command.add_argument(
         "--json", action="store_true", help="say where it listens as one JSON object"
@@ -38,28 +71,58 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
 
 def run(options: argparse.Namespace) -> int:
     """Run `demur serve`."""
+    import logging
+
     import anyio
 
-    return anyio.run(_serve, options.port, options.analyst_port, options.json)
+    from demur_server.config import load_config
+    from demur_server.running import serve
 
+    keys = [key for _, key, _, _ in FLAGS] + ["access", "insecure_plaintext"]
+    config = load_config(options.config, overrides={key: getattr(options, key) for key in keys})
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s",
+        level=logging.INFO if options.verbose else logging.WARNING,
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
 
-async def _serve(port: int, analyst_port: int, as_json: bool) -> int:
-    import anyio
+    async def served() -> None:
+        await serve(config, say=_say_json if options.json else _say)
 
-    from demur_server.collector import Collector
-    from demur_server.serving import HOST, served
-    from demur_server.store.memory import MemoryStore
-
-    collector = Collector(MemoryStore())
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with served(collector, collector_port=port, analyst_port=analyst_port) as ports:
-            devices, analysts = f"{HOST}:{ports.collector}", f"{HOST}:{ports.analyst}"
-            if as_json:
-                print(json.dumps({"collector": devices, "analyst": analysts}), flush=True)
-            else:
-                print(f"listening on {devices} for devices, {analysts} for analysts", flush=True)
-            await anext(signals)
+    anyio.run(served)
     return 0
+
+
+def _say(started: "Started") -> None:
+    listening = started.listening
+    if started.folder_is_new:
+        print(f"made {started.folder}: a backup needs its store and, apart from it, its keys")
+    if started.analyst_credential is not None:
+        print(f"made a credential for an analyst: {started.analyst_credential}")
+    if started.access == "open":
+        print("open access: whoever reaches a port may report or ask")
+    print(
+        f"listening on {listening.collector} for devices, {listening.analyst} for analysts",
+        flush=True,
+    )
+
+
+def _say_json(started: "Started") -> None:
+    credential = started.analyst_credential
+    print(
+        json.dumps(
+            {
+                "collector": started.listening.collector,
+                "analyst": started.listening.analyst,
+                "folder": str(started.folder),
+                "made_folder": started.folder_is_new,
+                "store": started.store,
+                "access": started.access,
+                "made_analyst_credential": None if credential is None else str(credential),
+            }
+        ),
+        flush=True,
+    )
 
 
 def _port(text: str) -> int:

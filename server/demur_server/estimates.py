@@ -14,7 +14,12 @@ from demur_proto.study import Study
 
 
 def make_release(
-    study: Defined[Study], asked: Defined[Round], sums: Sequence[int], *, reports: int
+    study: Defined[Study],
+    asked: Defined[Round],
+    sums: Sequence[int],
+    *,
+    reports: int,
+    open_access: bool = False,
 ) -> Release:
     """The release of a round, or its empty shell below the study's minimum cohort.
 
@@ -23,9 +28,12 @@ def make_release(
         asked: the round.
         sums: exact sums of the words, grid steps, one per coordinate.
         reports: how many were counted.
+        open_access: they were taken from anybody.
     """
     mechanism = mechanism_for(study.value, asked.value)
-    statement = guarantee_of(study.value, per_report_mu=mechanism.report_mu).statement
+    statement = guarantee_of(
+        study.value, per_report_mu=mechanism.report_mu, open_access=open_access
+    ).statement
     if reports < study.value.minimum_cohort:
         return Release(
             study_hash=study.hash,

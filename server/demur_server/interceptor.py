@@ -1,4 +1,4 @@
-"""The outermost layer of every call: our errors become statuses, and nothing else gets out.
+"""The outermost layer of every call: callers are let in, our errors become statuses, no more gets out.
 
 Without it, a servicer that lets a cancellation escape leaves its client hanging until the
 deadline, and any other exception reaches the client as UNKNOWN with its text.
@@ -12,13 +12,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import grpc
 from google.protobuf.message import DecodeError
 
-from demur_proto.errors import DemurError, ours_in
-from demur_proto.status import STATUS
+from demur_proto.errors import AccessError, DemurError, WireError, ours_in
+from demur_proto.status import REFUSED, STATUS
+from demur_server.access import serve_for
+from demur_server.door import Door, OpenCall
 
 LONGEST_DETAILS = 1000  #: characters; details travel in a header, and a client refuses large ones
+PATIENCE_S = 10.0  #: how long a caller may take to send the first message
 
 logger = logging.getLogger(__name__)
 
@@ -28,63 +32,84 @@ if TYPE_CHECKING:
 
 
 class Guard(grpc.aio.ServerInterceptor):
-    """Decodes requests and encodes responses itself; every way to fail is one clean status."""
+    """Decodes requests and encodes responses itself; every way to fail is one clean status.
+
+    To gRPC every method looks like one that streams both ways: it would else wait for the request
+    before anybody could refuse the caller or lose patience.
+
+    Args:
+        door: asked before anything of a call is read.
+        patience_s: how long a caller may take to send the first message.
+    """
+
+    def __init__(self, door: Door, *, patience_s: float = PATIENCE_S) -> None:
+        self._door = door
+        self._patience_s = patience_s
 
     async def intercept_service(
         self,
         continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler | None":
-        """Wrap the handler of one call."""
+        """Let a call in, and wrap its handler; or answer that it is refused."""
         handler = await continuation(handler_call_details)
-        return handler if handler is None else _guarded(handler)
+        if handler is None:
+            return None
+        method: Any = handler_call_details.method
+        metadata: Any = handler_call_details.invocation_metadata
+        try:
+            call = self._door.enter(method, metadata)
+        except Exception as error:  # noqa: BLE001  else gRPC would tell the caller all about it
+            return _refusing(*_status_of(error))
+        return _guarded(handler, call, self._patience_s)
 
 
-def _guarded(handler: "Handler") -> "Handler":
+def _refusing(code: grpc.StatusCode, details: str) -> "Handler":
+    async def refuse(requests: AsyncIterator[bytes], context: Context) -> None:
+        await _abort(context, code, details)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _guarded(handler: "Handler", call: OpenCall, patience_s: float) -> "Handler":
     behaviour: Any = (
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     )
     decode: Callable[[bytes], Any] = handler.request_deserializer or bytes
     encode: Callable[[Any], bytes] = handler.response_serializer or bytes
 
-    async def one_to_one(request: bytes, context: Context) -> Any:
-        async def answer() -> bytes:
-            return encode(await behaviour(decode(request), context))
+    async def answer(asked: Any, context: Context) -> None:
+        if handler.response_streaming:
+            await _written(behaviour, asked, context)
+        else:
+            await context.write(await behaviour(asked, context))
 
-        return await _answered(answer, context)
-
-    async def many_to_one(requests: AsyncIterator[bytes], context: Context) -> Any:
-        async def answer() -> bytes:
-            async with aclosing(_decoded(requests, decode)) as decoded:
-                return encode(await behaviour(decoded, context))
-
-        return await _answered(answer, context)
-
-    async def one_to_many(request: bytes, context: Context) -> None:
-        async def answer() -> None:
-            await _written(behaviour, decode(request), context)
-
-        await _answered(answer, context)
+    async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
+        async with aclosing(_decoded(requests, decode, patience_s)) as decoded:
+            if handler.request_streaming:
+                await answer(decoded, context)
+                return
+            request = await anext(decoded, None)
+            if request is None:
+                raise WireError("the request is missing")
+            await answer(request, context)
 
     async def many_to_many(requests: AsyncIterator[bytes], context: Context) -> None:
-        async def answer() -> None:
-            async with aclosing(_decoded(requests, decode)) as decoded:
-                await _written(behaviour, decoded, context)
+        await _answered(lambda: serve(requests, context), context, call)
 
-        await _answered(answer, context)
-
-    if handler.request_streaming and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(many_to_many, None, encode)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(one_to_many, None, encode)
-    if handler.request_streaming:
-        return grpc.stream_unary_rpc_method_handler(many_to_one)
-    return grpc.unary_unary_rpc_method_handler(one_to_one)
+    return grpc.stream_stream_rpc_method_handler(many_to_many, None, encode)
 
 
 async def _decoded(
-    requests: AsyncIterator[bytes], decode: Callable[[bytes], Any]
+    requests: AsyncIterator[bytes], decode: Callable[[bytes], Any], patience_s: float
 ) -> AsyncGenerator[Any, None]:
+    with anyio.move_on_after(patience_s) as patience:
+        first = await anext(requests, None)
+    if patience.cancelled_caught:
+        raise WireError(f"the first message did not come within {patience_s:g} s")
+    if first is None:
+        return
+    yield decode(first)
     async for request in requests:
         yield decode(request)
 
@@ -99,10 +124,16 @@ async def _written(behaviour: Any, request: Any, context: Context) -> None:
             await context.write(response)
 
 
-async def _answered(answer: Callable[[], Awaitable[Any]], context: Context) -> Any:
+async def _answered(
+    answer: Callable[[], Awaitable[None]], context: Context, call: OpenCall
+) -> None:
     """Run a servicer method; whatever goes wrong ends the call with one status."""
     try:
-        return await answer()
+        serve_for(call.caller)
+        with call.scope:
+            await answer()
+        if call.scope.cancelled_caught:
+            raise AccessError(REFUSED)
     except BaseException as error:
         cause = _cause(error)
         task = asyncio.current_task()
@@ -111,15 +142,21 @@ async def _answered(answer: Callable[[], Awaitable[Any]], context: Context) -> A
             raise asyncio.CancelledError from None
         if isinstance(cause, grpc.aio.BaseError) and not isinstance(cause, grpc.aio.UsageError):
             raise cause from None  # the connection broke, or the call was answered already
-        if isinstance(cause, DemurError) and type(cause) in STATUS:
-            await _abort(context, STATUS[type(cause)], str(cause))
-        if isinstance(cause, DecodeError):
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the message does not parse")
         if not isinstance(cause, Exception | asyncio.CancelledError):
             raise
-        logger.error("a bug ended a call: %s\n%s", type(cause).__name__, _whereabouts(error))
-        await _abort(context, grpc.StatusCode.INTERNAL, "internal error")
+        await _abort(context, *_status_of(error))
         raise
+
+
+def _status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
+    """What to answer; of a bug, nothing but that there is one."""
+    cause = _cause(error)
+    if isinstance(cause, DemurError) and type(cause) in STATUS:
+        return STATUS[type(cause)], str(cause)
+    if isinstance(cause, DecodeError):
+        return grpc.StatusCode.INVALID_ARGUMENT, "the message does not parse"
+    logger.error("a bug ended a call: %s\n%s", type(cause).__name__, _whereabouts(error))
+    return grpc.StatusCode.INTERNAL, "internal error"
 
 
 async def _abort(context: Context, code: grpc.StatusCode, details: str) -> None:

@@ -11,6 +11,8 @@ from demur_proto.errors import WireError
 from demur_proto.frames import check_frame
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION, check_version
+from demur_server.access import Access, caller_now
+from demur_server.admission import split
 from demur_server.collector import Collector
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -19,8 +21,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class CollectorService(collector_pb2_grpc.CollectorServicer):
     """Serves one collector to devices and gateways."""
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, collector: Collector, access: Access) -> None:
         self._collector = collector
+        self._access = access
+
+    async def Enrol(
+        self, request: collector_pb2.EnrolRequest, context: Context
+    ) -> collector_pb2.EnrolResponse:
+        """Trade a token for a device's credential."""
+        check_version(request.protocol_version)
+        credential = await self._access.enrol(request.token, request.nonce)
+        return collector_pb2.EnrolResponse(device_id=credential.device_id, secret=credential.secret)
 
     async def GetStudy(
         self, request: collector_pb2.GetStudyRequest, context: Context
@@ -33,8 +44,9 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
     async def Visit(  # type: ignore[override]  # grpc also takes a coroutine that writes
         self, request_iterator: AsyncIterator[collector_pb2.VisitRequest], context: Context
     ) -> None:
-        """One device's visit."""
+        """One device's visit: whatever it sends is its own."""
         kind = collector_pb2.VisitResponse
+        device_id = caller_now().device_id
 
         async def receive(write: Write) -> None:
             async for request in request_iterator:
@@ -42,7 +54,10 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                     raise WireError("after its hello a device sends reports, and nothing else")
                 report = request.report
                 [disposition] = await self._collector.submit(
-                    report.round_hash, _one_id(report.report_id), report.words
+                    report.round_hash,
+                    _one_id(report.report_id),
+                    report.words,
+                    devices=device_id,
                 )
                 receipt = report_pb2.Receipt(
                     report_id=report.report_id,
@@ -69,16 +84,40 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 if request.WhichOneof("message") != "frame":
                     raise WireError("after its hello a gateway sends frames, and nothing else")
                 frame = request.frame
-                check_frame(frame)
-                dispositions = await self._collector.submit(
-                    frame.round_hash, frame.report_ids, frame.words
-                )
+                dispositions = await self._submit_frame(frame)
                 receipt = report_pb2.FrameReceipt(frame_number=frame.frame_number)
                 receipt.dispositions.extend(map(report_pb2.Disposition.ValueType, dispositions))
                 await write(kind(receipt=receipt))
 
         hello = await _first_hello(request_iterator)
         await self._attend(hello, receive, context, kind)
+
+    async def _submit_frame(self, frame: report_pb2.ReportFrame) -> list[int]:
+        """Count the reports of a frame whose makers are proven; the others are INVALID."""
+        reports = check_frame(frame)
+        senders = self._access.senders(frame, reports=reports)
+        if not senders.unproven:
+            return await self._collector.submit(
+                frame.round_hash,
+                frame.report_ids,
+                frame.words,
+                devices=senders.devices,
+                payload_hashes=senders.payload_hashes,
+            )
+        unproven = frozenset(senders.unproven)
+        proven = [i for i in range(reports) if i not in unproven]
+        devices, hashes = senders.devices or b"", senders.payload_hashes or []
+        admitted = await self._collector.submit(
+            frame.round_hash,
+            _chosen(frame.report_ids, proven, reports=reports),
+            _chosen(frame.words, proven, reports=reports),
+            devices=_chosen(devices, proven, reports=reports),
+            payload_hashes=[hashes[i] for i in proven],
+        )
+        dispositions = [int(report_pb2.DISPOSITION_INVALID)] * reports
+        for i, disposition in zip(proven, admitted, strict=True):
+            dispositions[i] = disposition
+        return dispositions
 
     async def _attend(
         self,
@@ -122,6 +161,12 @@ async def _first_hello(requests: AsyncIterator[Any]) -> collector_pb2.Hello:
         raise WireError("the first message of a stream is a hello")
     hello: collector_pb2.Hello = first.hello
     return hello
+
+
+def _chosen(data: bytes, chosen: list[int], *, reports: int) -> bytes:
+    """What a field with equal parts for each report says of some of them."""
+    parts = split(data, len(data) // reports)
+    return b"".join([parts[i] for i in chosen])
 
 
 def _one_id(report_id: bytes) -> bytes:

@@ -22,6 +22,9 @@ from typing import NoReturn
 COMMANDS = {
     "simulate": ("demur_sim.commands", "run a scenario on a simulated population", "sim"),
     "serve": ("demur_server.commands", "run a collector on this machine", "server"),
+    "certs": ("demur_server.certs_command", "make certificates for development", "server"),
+    "ask": ("demur_server.ask_command", "ask the devices of a study one question", "server"),
+    "admin": ("demur_server.admin_command", "look into a collector's store", "server"),
     "budget": ("demur_client.commands", "say what a privacy budget buys", ""),
     "check-vectors": ("demur_client.commands", "check against vector files", ""),
 }

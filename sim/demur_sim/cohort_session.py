@@ -73,7 +73,13 @@ class CohortSession:
         started = time.monotonic()
         answers = self._cohort.sum(asked.value, self._pool, threads=self._threads)
         self._answering_s += time.monotonic() - started
-        release = make_release(self.study, asked, answers.sums.tolist(), reports=answers.reports)
+        release = make_release(
+            self.study,
+            asked,
+            answers.sums.tolist(),
+            reports=answers.reports,
+            open_access=True,  # as in processes
+        )
         self._contributed.append(answers.contributed)
         self._releases.append(release)
         self._news.set()

@@ -16,7 +16,9 @@ def collect(pipe: Connection, collector_port: int) -> None:
 
 
 async def _collect(pipe: Connection, collector_port: int) -> None:
-    async with served(Collector(MemoryStore()), collector_port=collector_port) as ports:
+    async with served(
+        Collector(MemoryStore(), open_access=True), collector_port=collector_port
+    ) as ports:
         say(pipe, ports)
         await anyio.wait_readable(pipe)  # told to stop, or the parent is gone
     say(pipe, peak_rss_mb())

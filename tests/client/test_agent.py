@@ -138,7 +138,7 @@ def remaining(device: Device) -> int:
 
 @pytest.fixture
 async def collector() -> Collector:
-    made = Collector(MemoryStore())
+    made = Collector(MemoryStore(), open_access=True)
     await made.create_study(STUDY.definition)
     return made
 
@@ -370,6 +370,9 @@ class Scripted(collector_pb2_grpc.CollectorServicer):
         self.study = study
         self.fetch_takes_s = fetch_takes_s
 
+    async def Enrol(self, request: collector_pb2.EnrolRequest, context: Any) -> Any:
+        raise NotImplementedError
+
     async def GetStudy(self, request: collector_pb2.GetStudyRequest, context: Any) -> Any:
         await anyio.sleep(self.fetch_takes_s)
         return collector_pb2.GetStudyResponse(definition=self.study.definition)
@@ -566,7 +569,7 @@ async def test_another_study_than_the_one_asked_for_is_refused() -> None:
 
 
 async def test_a_collector_that_is_not_there_is_one_clear_line() -> None:
-    async with served(Collector(MemoryStore())) as ports:
+    async with served(Collector(MemoryStore(), open_access=True)) as ports:
         gone = ports.collector
 
     async with connected(f"127.0.0.1:{gone}") as channel:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,6 +8,7 @@ from demur_proto.errors import ParameterError, WireError
 from demur_proto.frames import (
     MAXIMUM_FRAME_BYTES,
     MAXIMUM_FRAME_REPORTS,
+    MAXIMUM_PROVEN_BYTES,
     check_frame,
     split_frames,
 )
@@ -65,3 +68,36 @@ def test_frames_outside_the_limits_are_refused(ids: bytes, words: bytes) -> None
 
 def test_an_empty_frame_holds_no_report() -> None:
     assert check_frame(report_pb2.ReportFrame()) == 0
+
+
+@given(
+    reports=st.one_of(st.integers(0, 30), st.integers(4090, 8200)), size=st.sampled_from([4, 400])
+)
+def test_devices_and_proofs_stay_with_their_reports(reports: int, size: int) -> None:
+    ids = b"".join(n.to_bytes(16, "big") for n in range(reports))
+    devices = b"".join(n.to_bytes(16, "little") for n in range(reports))
+    proofs = ids[::-1]
+
+    frames = list(
+        split_frames(
+            HASH, ids, bytes(size * reports), first_number=1, device_ids=devices, proofs=proofs
+        )
+    )
+
+    assert b"".join(frame.report_ids for frame in frames) == ids
+    assert b"".join(frame.device_ids for frame in frames) == devices
+    assert b"".join(frame.proofs for frame in frames) == proofs
+    for frame in frames:
+        assert len(frame.device_ids) == len(frame.proofs) == 16 * check_frame(frame)
+        assert len(frame.device_ids) + len(frame.proofs) <= MAXIMUM_PROVEN_BYTES == 1 << 17
+
+
+@pytest.mark.parametrize("name", ["device_ids", "proofs"])
+@pytest.mark.parametrize("length", [1, 16, 31, 33, 48])
+def test_devices_and_proofs_are_16_bytes_for_each_report_or_absent(name: str, length: int) -> None:
+    changed: dict[str, Any] = {name: bytes(length)}
+
+    with pytest.raises(ParameterError, match=name):
+        list(split_frames(HASH, bytes(32), bytes(8), first_number=1, **changed))
+    with pytest.raises(WireError, match="are 16 bytes for each of 2 reports"):
+        check_frame(report_pb2.ReportFrame(report_ids=bytes(32), words=bytes(8), **changed))

@@ -80,3 +80,12 @@ def test_an_unknown_reason_for_withholding_is_unsupported() -> None:
 
     with pytest.raises(UnsupportedError):
         Release.of(message)
+
+
+def test_a_release_is_an_array_of_estimates_and_one_of_their_errors() -> None:
+    estimates, errors = RELEASE.array()
+    nothing, no_errors = replace(RELEASE, estimate=(), sums=()).array()
+
+    assert estimates.tolist() == [0.5, -0.7]
+    assert errors.tolist() == [0.1, 0.1]
+    assert (nothing.shape, no_errors.shape) == ((0,), (0,))

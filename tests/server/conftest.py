@@ -1,4 +1,5 @@
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
 from demur_server.collector import Collector
 from demur_server.serving import Ports, served
 from demur_server.store.memory import MemoryStore
+from store_kit import PostgresServer, postgres_server, quick_folder
 
 Ask = Callable[..., Defined[Round]]
 
@@ -46,7 +48,7 @@ def ask(study: Defined[Study]) -> Ask:
 @pytest.fixture
 async def collector(study: Defined[Study]) -> Collector:
     """A collector that has the study."""
-    made = Collector(MemoryStore())
+    made = Collector(MemoryStore(), open_access=True)
     await made.create_study(study.definition)
     return made
 
@@ -76,3 +78,17 @@ async def analysts(ports: Ports) -> "AsyncIterator[analyst_pb2_grpc.AnalystAsync
     """The analysts' stub."""
     async with connected(f"127.0.0.1:{ports.analyst}") as made:
         yield analyst_pb2_grpc.AnalystStub(made)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """Like `tmp_path`, where a sync costs nothing if the machine has such a place."""
+    with quick_folder() as folder:
+        yield folder

@@ -406,7 +406,7 @@ async def test_a_watcher_that_stops_leaves_the_others_be(analyst: Analyst) -> No
 
 
 async def test_without_a_collector_there_is_one_clear_line(study: Defined[Study]) -> None:
-    async with served(Collector(MemoryStore())) as ports:
+    async with served(Collector(MemoryStore(), open_access=True)) as ports:
         gone = ports.analyst
 
     with pytest.raises(ConnectionLost, match=r"^lost the collector: unavailable") as caught:
@@ -432,7 +432,7 @@ async def test_an_analyst_whose_collector_stops_is_told(study: Defined[Study]) -
     async with (
         AsyncExitStack() as channels,  # they outlive the collector
         anyio.create_task_group() as tasks,
-        served(Collector(MemoryStore()), drain_s=0.05) as ports,
+        served(Collector(MemoryStore(), open_access=True), drain_s=0.05) as ports,
     ):
         made = Analyst.create(f"127.0.0.1:{ports.analyst}", study.value)
         analyst = await channels.enter_async_context(made)

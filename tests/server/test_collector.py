@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 import anyio
 import anyio.lowlevel
@@ -78,7 +79,7 @@ class SlowStore(MemoryStore):
 
 
 async def slow_collector(study: Defined[Study]) -> Collector:
-    made = Collector(SlowStore())
+    made = Collector(SlowStore(), open_access=True)
     await made.create_study(study.definition)
     return made
 
@@ -109,7 +110,7 @@ async def test_fixing_the_same_study_again_changes_nothing(
 
 
 async def test_no_hash_means_the_only_study_there_is(study: Defined[Study]) -> None:
-    collector = Collector(MemoryStore())
+    collector = Collector(MemoryStore(), open_access=True)
     other = define_study(
         design_study(name="other", epsilon=2.0, delta=1e-6, answers=1, minimum_cohort=1)
     )
@@ -138,7 +139,7 @@ async def test_a_study_that_misstates_its_integers_is_refused(study: Defined[Stu
     message.budget_units += 1
 
     with pytest.raises(WireError, match="budget_units"):
-        await Collector(MemoryStore()).create_study(message.SerializeToString())
+        await Collector(MemoryStore(), open_access=True).create_study(message.SerializeToString())
 
 
 async def test_round_numbers_are_consecutive(collector: Collector, ask: Ask) -> None:
@@ -324,7 +325,7 @@ async def test_resent_bytes_count_once_and_other_bytes_are_a_conflict_and_an_ala
     assert (await collector.totals(asked.hash)).sums.tolist() == [14004]
     alarms = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [alarm.getMessage() for alarm in alarms] == [
-        "round 1: 1 reports under a known id carried other bytes"
+        "round 1: 1 conflicting reports: other bytes under a known id, or a second id of one device"
     ]
 
 
@@ -696,7 +697,8 @@ async def test_no_word_id_digest_or_sum_appears_in_the_logs(
     who = [secrets.randbits(128) for _ in range(3)]
     words = [[7101], [7202], [7303]]
     payloads = [encode_words(np.array([row]), asked.value.word_type) for row in words]
-    digests = hmac_by_message(key, payloads)
+    hashes = [sha256(payload).digest() for payload in payloads]
+    digests = hmac_by_message(key, hashes)
 
     await send(collector, asked, who, words)
     await send(collector, asked, who, words[::-1])
@@ -706,8 +708,8 @@ async def test_no_word_id_digest_or_sum_appears_in_the_logs(
             await collector.submit(asked.hash, mistake, payloads[0] * 2)
     await collector.close_round(asked.hash)
 
-    assert "carried other bytes" in caplog.text
-    for secret in [*payloads, *digests, ids(*who)[:16], b"".join(payloads)]:
+    assert "conflicting reports" in caplog.text
+    for secret in [*payloads, *hashes, *digests, ids(*who)[:16], b"".join(payloads)]:
         assert secret.hex() not in caplog.text
         assert repr(secret)[2:-1] not in caplog.text
     assert not re.search(r"7101|7202|7303|21606", caplog.text)

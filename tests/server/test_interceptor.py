@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from demur_proto import errors
 from demur_proto.errors import DemurError, NotFoundError, ParameterError, StateError, WireError
 from demur_proto.status import STATUS
+from demur_server.access import ANYBODY, Caller, MetadataItems, OpenAccess
+from demur_server.door import Door, Limits
 from demur_server.interceptor import Guard
 
 DEADLINE_S = 10.0
@@ -102,9 +104,19 @@ def kinds(raised: Callable[[], BaseException]) -> dict[str, Handler]:
 METHODS = sorted(kinds(RuntimeError))
 
 
+class Everything(OpenAccess):
+    """There is no rule for what is planted here."""
+
+    def admit(self, method: str, metadata: MetadataItems) -> Caller:
+        return ANYBODY
+
+
 @asynccontextmanager
-async def planted(methods: dict[str, Handler]) -> AsyncIterator[Channel]:
-    server = grpc.aio.server(interceptors=[Guard()])
+async def planted(
+    methods: dict[str, Handler], *, access: OpenAccess | None = None
+) -> AsyncIterator[Channel]:
+    door = Door(access or Everything(), limits=Limits())
+    server = grpc.aio.server(interceptors=[Guard(door)])
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -221,6 +233,20 @@ async def test_the_next_call_works_after_a_bug() -> None:
         await failure(channel, "unary", b"bad")
 
         assert await answers(channel, "unary", b"good") == [b"fine"]
+
+
+async def test_a_bug_at_the_door_says_nothing_either(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(OpenAccess):
+        def admit(self, method: str, metadata: MetadataItems) -> Caller:
+            raise KeyError(SECRET)
+
+    async with planted(kinds(StateError), access=Broken()) as channel:
+        for method in METHODS:
+            error = await failure(channel, method)
+
+            assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, "internal error")
+    assert "a bug ended a call: KeyError" in caplog.text
+    assert SECRET not in caplog.text
 
 
 # ---- errors on purpose -----------------------------------------------------------------------

@@ -592,7 +592,7 @@ async def test_clients_that_vanish_leave_no_task_and_no_memory_behind(
 async def test_a_server_that_stops_takes_less_than_two_seconds_and_its_clients_lose_it(
     study: Defined[Study],
 ) -> None:
-    collector = Collector(MemoryStore())
+    collector = Collector(MemoryStore(), open_access=True)
     await collector.create_study(study.definition)
     lost: list[str] = []
 
@@ -623,7 +623,7 @@ async def test_a_server_that_stops_takes_less_than_two_seconds_and_its_clients_l
 async def test_a_visit_that_is_under_way_may_finish_while_the_server_stops(
     study: Defined[Study], ask: Ask
 ) -> None:
-    collector = Collector(MemoryStore())
+    collector = Collector(MemoryStore(), open_access=True)
     await collector.create_study(study.definition)
     asked = await collector.open_round(ask(1).definition)
     codes = []
@@ -651,7 +651,7 @@ async def test_a_visit_that_is_under_way_may_finish_while_the_server_stops(
 async def test_two_collectors_cannot_share_a_port(ports: Ports) -> None:
     for taken in (ports.collector, ports.analyst):
         with pytest.raises(StateError, match=f"port {taken} on 127.0.0.1 is in use; choose"):
-            async with served(Collector(MemoryStore()), collector_port=taken):
+            async with served(Collector(MemoryStore(), open_access=True), collector_port=taken):
                 pass
 
 
@@ -662,11 +662,13 @@ async def test_a_collector_that_fails_to_start_gives_back_the_port_it_had(ports:
 
     with pytest.raises(StateError, match=f"port {ports.analyst} "):
         async with served(
-            Collector(MemoryStore()), collector_port=free, analyst_port=ports.analyst
+            Collector(MemoryStore(), open_access=True),
+            collector_port=free,
+            analyst_port=ports.analyst,
         ):
             pass
 
-    async with served(Collector(MemoryStore()), collector_port=free) as again:
+    async with served(Collector(MemoryStore(), open_access=True), collector_port=free) as again:
         assert again.collector == free
 
 
@@ -687,12 +689,12 @@ async def test_no_server_is_ever_left_to_be_freed_while_it_runs(ports: Ports) ->
         for collector_port, analyst_port in [(ports.analyst, 0), (0, ports.analyst)]:
             with pytest.raises(StateError):
                 async with served(
-                    Collector(MemoryStore()),
+                    Collector(MemoryStore(), open_access=True),
                     collector_port=collector_port,
                     analyst_port=analyst_port,
                 ):
                     pass
-        async with served(Collector(MemoryStore()), drain_s=0.0):
+        async with served(Collector(MemoryStore(), open_access=True), drain_s=0.0):
             pass
         gc.collect()
     finally:
@@ -706,7 +708,7 @@ async def test_no_server_is_ever_left_to_be_freed_while_it_runs(ports: Ports) ->
 @pytest.mark.parametrize("port", [-1, 65536, True])
 async def test_a_port_is_a_number_from_0_to_65535(port: int) -> None:
     with pytest.raises(ParameterError, match="port must be an integer >= 0 and <= 65535"):
-        async with served(Collector(MemoryStore()), analyst_port=port):
+        async with served(Collector(MemoryStore(), open_access=True), analyst_port=port):
             pass
 
 
@@ -715,13 +717,13 @@ async def test_what_the_served_block_raises_comes_out_as_it_is(study: Defined[St
         pass
 
     with pytest.raises(Mine):
-        async with served(Collector(MemoryStore())):
+        async with served(Collector(MemoryStore(), open_access=True)):
             raise Mine
 
 
 async def test_a_served_block_can_be_cancelled(study: Defined[Study]) -> None:
     with anyio.fail_after(DEADLINE_S), anyio.move_on_after(0.05) as scope:
-        async with served(Collector(MemoryStore())):
+        async with served(Collector(MemoryStore(), open_access=True)):
             await anyio.sleep(DEADLINE_S)
 
     assert scope.cancelled_caught
@@ -765,7 +767,7 @@ async def test_no_word_of_a_report_appears_in_the_logs_of_a_served_collector(
     await status(call)
     await collector.close_round(asked.hash)
 
-    assert "carried other bytes" in caplog.text
+    assert "conflicting reports" in caplog.text
     for word in ("7117", "7118", "7119", "7120", one.words.hex(), repr(one.words)[2:-1]):
         assert word not in caplog.text
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -385,16 +386,18 @@ class Shedding(Collector):
     """A collector under load: it takes every frame only the second time."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(MemoryStore(), open_access=True)
         self.frames = 0
         self._seen: set[bytes] = set()
 
-    async def submit(self, round_hash: bytes, report_ids: bytes, words: bytes) -> list[int]:
+    async def submit(
+        self, round_hash: bytes, report_ids: bytes, words: bytes, **senders: Any
+    ) -> list[int]:
         self.frames += 1
         if report_ids not in self._seen:
             self._seen.add(report_ids)
             return [report_pb2.DISPOSITION_TRY_LATER] * (len(report_ids) // 16)
-        return await super().submit(round_hash, report_ids, words)
+        return await super().submit(round_hash, report_ids, words, **senders)
 
 
 @pytest.mark.parametrize("blocks", [1, 25])

@@ -50,20 +50,72 @@ class CreateStudyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STUDY_HASH_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     study_hash: _builtins.bytes
     """SHA-256, 32 bytes."""
+    rounds: _builtins.int
+    """How many rounds it has had; the next one's number is one more."""
     def __init__(
         self,
         *,
         study_hash: _builtins.bytes = ...,
+        rounds: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["study_hash", b"study_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rounds", b"rounds", "study_hash", b"study_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateStudyResponse: _TypeAlias = CreateStudyResponse  # noqa: Y015
+
+@_typing.final
+class ListStudiesRequest(_message.Message):
+    """Which studies to list: all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The protocol version the sender speaks."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol_version", b"protocol_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStudiesRequest: _TypeAlias = ListStudiesRequest  # noqa: Y015
+
+@_typing.final
+class ListStudiesResponse(_message.Message):
+    """One more study."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    definition: _builtins.bytes
+    """A serialised Study, exactly as it was fixed."""
+    rounds: _builtins.int
+    """How many rounds it has had; the next one's number is one more."""
+    def __init__(
+        self,
+        *,
+        definition: _builtins.bytes = ...,
+        rounds: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStudiesResponse: _TypeAlias = ListStudiesResponse  # noqa: Y015
 
 @_typing.final
 class OpenRoundRequest(_message.Message):

@@ -40,6 +40,11 @@ class AnalystStub(object):
                 request_serializer=demur__proto_dot_v1_dot_analyst__pb2.CreateStudyRequest.SerializeToString,
                 response_deserializer=demur__proto_dot_v1_dot_analyst__pb2.CreateStudyResponse.FromString,
                 _registered_method=True)
+        self.ListStudies = channel.unary_stream(
+                '/demur_proto.v1.Analyst/ListStudies',
+                request_serializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesRequest.SerializeToString,
+                response_deserializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesResponse.FromString,
+                _registered_method=True)
         self.OpenRound = channel.unary_unary(
                 '/demur_proto.v1.Analyst/OpenRound',
                 request_serializer=demur__proto_dot_v1_dot_analyst__pb2.OpenRoundRequest.SerializeToString,
@@ -73,6 +78,13 @@ class AnalystServicer(object):
 
     def CreateStudy(self, request, context):
         """Fix a study. The same definition again changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStudies(self, request, context):
+        """Every study, in the order in which they were fixed, to go on with one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,6 +132,11 @@ def add_AnalystServicer_to_server(servicer, server):
                     servicer.CreateStudy,
                     request_deserializer=demur__proto_dot_v1_dot_analyst__pb2.CreateStudyRequest.FromString,
                     response_serializer=demur__proto_dot_v1_dot_analyst__pb2.CreateStudyResponse.SerializeToString,
+            ),
+            'ListStudies': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListStudies,
+                    request_deserializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesRequest.FromString,
+                    response_serializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesResponse.SerializeToString,
             ),
             'OpenRound': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenRound,
@@ -175,6 +192,33 @@ class Analyst(object):
             '/demur_proto.v1.Analyst/CreateStudy',
             demur__proto_dot_v1_dot_analyst__pb2.CreateStudyRequest.SerializeToString,
             demur__proto_dot_v1_dot_analyst__pb2.CreateStudyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStudies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/demur_proto.v1.Analyst/ListStudies',
+            demur__proto_dot_v1_dot_analyst__pb2.ListStudiesRequest.SerializeToString,
+            demur__proto_dot_v1_dot_analyst__pb2.ListStudiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

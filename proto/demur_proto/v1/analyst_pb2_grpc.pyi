@@ -35,6 +35,8 @@ class AnalystStub:
     def __new__(cls, channel: _aio.Channel) -> AnalystAsyncStub: ...
     CreateStudy: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.CreateStudyRequest, _analyst_pb2.CreateStudyResponse]
     """Fix a study. The same definition again changes nothing."""
+    ListStudies: _grpc.UnaryStreamMultiCallable[_analyst_pb2.ListStudiesRequest, _analyst_pb2.ListStudiesResponse]
+    """Every study, in the order in which they were fixed, to go on with one."""
     OpenRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.OpenRoundRequest, _analyst_pb2.OpenRoundResponse]
     """Put one question to every device. The same definition again changes nothing."""
     GetRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.GetRoundRequest, _analyst_pb2.GetRoundResponse]
@@ -53,6 +55,8 @@ class AnalystAsyncStub(AnalystStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateStudy: _aio.UnaryUnaryMultiCallable[_analyst_pb2.CreateStudyRequest, _analyst_pb2.CreateStudyResponse]  # type: ignore[assignment]
     """Fix a study. The same definition again changes nothing."""
+    ListStudies: _aio.UnaryStreamMultiCallable[_analyst_pb2.ListStudiesRequest, _analyst_pb2.ListStudiesResponse]  # type: ignore[assignment]
+    """Every study, in the order in which they were fixed, to go on with one."""
     OpenRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.OpenRoundRequest, _analyst_pb2.OpenRoundResponse]  # type: ignore[assignment]
     """Put one question to every device. The same definition again changes nothing."""
     GetRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.GetRoundRequest, _analyst_pb2.GetRoundResponse]  # type: ignore[assignment]
@@ -74,6 +78,14 @@ class AnalystServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_analyst_pb2.CreateStudyResponse, _abc.Awaitable[_analyst_pb2.CreateStudyResponse]]:
         """Fix a study. The same definition again changes nothing."""
+
+    @_abc_1.abstractmethod
+    def ListStudies(
+        self,
+        request: _analyst_pb2.ListStudiesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_analyst_pb2.ListStudiesResponse], _abc.AsyncIterator[_analyst_pb2.ListStudiesResponse]]:
+        """Every study, in the order in which they were fixed, to go on with one."""
 
     @_abc_1.abstractmethod
     def OpenRound(

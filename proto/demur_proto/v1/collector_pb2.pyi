@@ -18,6 +18,62 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class EnrolRequest(_message.Message):
+    """A device that asks to be known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The protocol version the sender speaks."""
+    token: _builtins.bytes
+    """From whoever runs the collector, 32 bytes. It works once."""
+    nonce: _builtins.bytes
+    """16 random bytes, drawn and kept by the device before it asks for the first time."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "protocol_version", b"protocol_version", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnrolRequest: _TypeAlias = EnrolRequest  # noqa: Y015
+
+@_typing.final
+class EnrolResponse(_message.Message):
+    """What the device is known by from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    device_id: _builtins.bytes
+    """Its id, 16 bytes. It is no secret."""
+    secret: _builtins.bytes
+    """Its secret, 32 bytes. The collector keeps no copy: it follows from the id and a key."""
+    def __init__(
+        self,
+        *,
+        device_id: _builtins.bytes = ...,
+        secret: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_id", b"device_id", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnrolResponse: _TypeAlias = EnrolResponse  # noqa: Y015
+
+@_typing.final
 class GetStudyRequest(_message.Message):
     """Which study to fetch."""
 

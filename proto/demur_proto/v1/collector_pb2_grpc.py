@@ -27,6 +27,11 @@ if _version_not_supported:
 
 class CollectorStub(object):
     """Collects noisy reports.
+
+    Every call but Enrol carries the caller's credential as binary metadata, `demur-credential-bin`:
+    of a device its id and its secret, 48 bytes; of a gateway its secret, 32 bytes. Whatever is wrong
+    with a credential, the answer is UNAUTHENTICATED with one and the same text. A collector under open
+    access asks for none and authenticates nobody.
     """
 
     def __init__(self, channel):
@@ -35,6 +40,11 @@ class CollectorStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.Enrol = channel.unary_unary(
+                '/demur_proto.v1.Collector/Enrol',
+                request_serializer=demur__proto_dot_v1_dot_collector__pb2.EnrolRequest.SerializeToString,
+                response_deserializer=demur__proto_dot_v1_dot_collector__pb2.EnrolResponse.FromString,
+                _registered_method=True)
         self.GetStudy = channel.unary_unary(
                 '/demur_proto.v1.Collector/GetStudy',
                 request_serializer=demur__proto_dot_v1_dot_collector__pb2.GetStudyRequest.SerializeToString,
@@ -54,7 +64,20 @@ class CollectorStub(object):
 
 class CollectorServicer(object):
     """Collects noisy reports.
+
+    Every call but Enrol carries the caller's credential as binary metadata, `demur-credential-bin`:
+    of a device its id and its secret, 48 bytes; of a gateway its secret, 32 bytes. Whatever is wrong
+    with a credential, the answer is UNAUTHENTICATED with one and the same text. A collector under open
+    access asks for none and authenticates nobody.
     """
+
+    def Enrol(self, request, context):
+        """Trade a token, which works once, for a device's credential. A lost response costs nothing: the
+        same token with the same nonce is answered the same again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def GetStudy(self, request, context):
         """Fetch a study's definition, before agreeing to it.
@@ -72,7 +95,8 @@ class CollectorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SubmitFrames(self, request_iterator, context):
-        """The same for a gateway or simulator that speaks for many devices: frames instead of reports.
+        """The same for a gateway or simulator that speaks for many devices: frames instead of reports. A
+        frame proves who made each report in it; the gateway's own credential proves nothing of the kind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,6 +105,11 @@ class CollectorServicer(object):
 
 def add_CollectorServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Enrol': grpc.unary_unary_rpc_method_handler(
+                    servicer.Enrol,
+                    request_deserializer=demur__proto_dot_v1_dot_collector__pb2.EnrolRequest.FromString,
+                    response_serializer=demur__proto_dot_v1_dot_collector__pb2.EnrolResponse.SerializeToString,
+            ),
             'GetStudy': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStudy,
                     request_deserializer=demur__proto_dot_v1_dot_collector__pb2.GetStudyRequest.FromString,
@@ -106,7 +135,39 @@ def add_CollectorServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Collector(object):
     """Collects noisy reports.
+
+    Every call but Enrol carries the caller's credential as binary metadata, `demur-credential-bin`:
+    of a device its id and its secret, 48 bytes; of a gateway its secret, 32 bytes. Whatever is wrong
+    with a credential, the answer is UNAUTHENTICATED with one and the same text. A collector under open
+    access asks for none and authenticates nobody.
     """
+
+    @staticmethod
+    def Enrol(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/demur_proto.v1.Collector/Enrol',
+            demur__proto_dot_v1_dot_collector__pb2.EnrolRequest.SerializeToString,
+            demur__proto_dot_v1_dot_collector__pb2.EnrolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetStudy(request,

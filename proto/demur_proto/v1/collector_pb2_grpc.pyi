@@ -27,12 +27,22 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CollectorStub:
-    """Collects noisy reports."""
+    """Collects noisy reports.
+
+    Every call but Enrol carries the caller's credential as binary metadata, `demur-credential-bin`:
+    of a device its id and its secret, 48 bytes; of a gateway its secret, 32 bytes. Whatever is wrong
+    with a credential, the answer is UNAUTHENTICATED with one and the same text. A collector under open
+    access asks for none and authenticates nobody.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CollectorAsyncStub: ...
+    Enrol: _grpc.UnaryUnaryMultiCallable[_collector_pb2.EnrolRequest, _collector_pb2.EnrolResponse]
+    """Trade a token, which works once, for a device's credential. A lost response costs nothing: the
+    same token with the same nonce is answered the same again.
+    """
     GetStudy: _grpc.UnaryUnaryMultiCallable[_collector_pb2.GetStudyRequest, _collector_pb2.GetStudyResponse]
     """Fetch a study's definition, before agreeing to it."""
     Visit: _grpc.StreamStreamMultiCallable[_collector_pb2.VisitRequest, _collector_pb2.VisitResponse]
@@ -40,13 +50,25 @@ class CollectorStub:
     it stays, hands in reports, and gets a receipt for each.
     """
     SubmitFrames: _grpc.StreamStreamMultiCallable[_collector_pb2.SubmitFramesRequest, _collector_pb2.SubmitFramesResponse]
-    """The same for a gateway or simulator that speaks for many devices: frames instead of reports."""
+    """The same for a gateway or simulator that speaks for many devices: frames instead of reports. A
+    frame proves who made each report in it; the gateway's own credential proves nothing of the kind.
+    """
 
 @_typing.type_check_only
 class CollectorAsyncStub(CollectorStub):
-    """Collects noisy reports."""
+    """Collects noisy reports.
+
+    Every call but Enrol carries the caller's credential as binary metadata, `demur-credential-bin`:
+    of a device its id and its secret, 48 bytes; of a gateway its secret, 32 bytes. Whatever is wrong
+    with a credential, the answer is UNAUTHENTICATED with one and the same text. A collector under open
+    access asks for none and authenticates nobody.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    Enrol: _aio.UnaryUnaryMultiCallable[_collector_pb2.EnrolRequest, _collector_pb2.EnrolResponse]  # type: ignore[assignment]
+    """Trade a token, which works once, for a device's credential. A lost response costs nothing: the
+    same token with the same nonce is answered the same again.
+    """
     GetStudy: _aio.UnaryUnaryMultiCallable[_collector_pb2.GetStudyRequest, _collector_pb2.GetStudyResponse]  # type: ignore[assignment]
     """Fetch a study's definition, before agreeing to it."""
     Visit: _aio.StreamStreamMultiCallable[_collector_pb2.VisitRequest, _collector_pb2.VisitResponse]  # type: ignore[assignment]
@@ -54,10 +76,28 @@ class CollectorAsyncStub(CollectorStub):
     it stays, hands in reports, and gets a receipt for each.
     """
     SubmitFrames: _aio.StreamStreamMultiCallable[_collector_pb2.SubmitFramesRequest, _collector_pb2.SubmitFramesResponse]  # type: ignore[assignment]
-    """The same for a gateway or simulator that speaks for many devices: frames instead of reports."""
+    """The same for a gateway or simulator that speaks for many devices: frames instead of reports. A
+    frame proves who made each report in it; the gateway's own credential proves nothing of the kind.
+    """
 
 class CollectorServicer(metaclass=_abc_1.ABCMeta):
-    """Collects noisy reports."""
+    """Collects noisy reports.
+
+    Every call but Enrol carries the caller's credential as binary metadata, `demur-credential-bin`:
+    of a device its id and its secret, 48 bytes; of a gateway its secret, 32 bytes. Whatever is wrong
+    with a credential, the answer is UNAUTHENTICATED with one and the same text. A collector under open
+    access asks for none and authenticates nobody.
+    """
+
+    @_abc_1.abstractmethod
+    def Enrol(
+        self,
+        request: _collector_pb2.EnrolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_collector_pb2.EnrolResponse, _abc.Awaitable[_collector_pb2.EnrolResponse]]:
+        """Trade a token, which works once, for a device's credential. A lost response costs nothing: the
+        same token with the same nonce is answered the same again.
+        """
 
     @_abc_1.abstractmethod
     def GetStudy(
@@ -83,6 +123,8 @@ class CollectorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_collector_pb2.SubmitFramesRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_collector_pb2.SubmitFramesResponse], _abc.AsyncIterator[_collector_pb2.SubmitFramesResponse]]:
-        """The same for a gateway or simulator that speaks for many devices: frames instead of reports."""
+        """The same for a gateway or simulator that speaks for many devices: frames instead of reports. A
+        frame proves who made each report in it; the gateway's own credential proves nothing of the kind.
+        """
 
 def add_CollectorServicer_to_server(servicer: CollectorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

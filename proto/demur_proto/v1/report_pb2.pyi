@@ -32,11 +32,11 @@ class _DispositionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Dispositi
     DISPOSITION_DUPLICATE: _Disposition.ValueType  # 2
     """The same bytes were counted before; nothing changed."""
     DISPOSITION_CONFLICT: _Disposition.ValueType  # 3
-    """Other bytes under this id were counted before; nothing changed."""
+    """Other bytes under this id, or another id of this device, were counted before; nothing changed."""
     DISPOSITION_ROUND_CLOSED: _Disposition.ValueType  # 4
     """The round is closed, for ever; not counted."""
     DISPOSITION_INVALID: _Disposition.ValueType  # 5
-    """The id or the words do not fit the round; not counted."""
+    """The words do not fit the round, or the proof is wrong; not counted."""
     DISPOSITION_TRY_LATER: _Disposition.ValueType  # 6
     """Not counted yet; send the same bytes again later."""
 
@@ -50,11 +50,11 @@ DISPOSITION_ACCEPTED: Disposition.ValueType  # 1
 DISPOSITION_DUPLICATE: Disposition.ValueType  # 2
 """The same bytes were counted before; nothing changed."""
 DISPOSITION_CONFLICT: Disposition.ValueType  # 3
-"""Other bytes under this id were counted before; nothing changed."""
+"""Other bytes under this id, or another id of this device, were counted before; nothing changed."""
 DISPOSITION_ROUND_CLOSED: Disposition.ValueType  # 4
 """The round is closed, for ever; not counted."""
 DISPOSITION_INVALID: Disposition.ValueType  # 5
-"""The id or the words do not fit the round; not counted."""
+"""The words do not fit the round, or the proof is wrong; not counted."""
 DISPOSITION_TRY_LATER: Disposition.ValueType  # 6
 """Not counted yet; send the same bytes again later."""
 Global___Disposition: _TypeAlias = Disposition  # noqa: Y015
@@ -91,7 +91,7 @@ Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
 class ReportFrame(_message.Message):
-    """Many devices' reports to one round; at most 4,096 reports and 1 MiB."""
+    """Many devices' reports to one round; at most 4,096 reports, and 1 MiB of ids and words."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -99,6 +99,8 @@ class ReportFrame(_message.Message):
     ROUND_HASH_FIELD_NUMBER: _builtins.int
     REPORT_IDS_FIELD_NUMBER: _builtins.int
     WORDS_FIELD_NUMBER: _builtins.int
+    DEVICE_IDS_FIELD_NUMBER: _builtins.int
+    PROOFS_FIELD_NUMBER: _builtins.int
     frame_number: _builtins.int
     """The sender's own number for this frame; its receipt repeats it."""
     round_hash: _builtins.bytes
@@ -107,6 +109,13 @@ class ReportFrame(_message.Message):
     """16 bytes for each report, one after the other."""
     words: _builtins.bytes
     """The words of all reports, little-endian, report by report."""
+    device_ids: _builtins.bytes
+    """The id of the device that made each report, 16 bytes each. Empty under open access."""
+    proofs: _builtins.bytes
+    """What only that device can make, 16 bytes each: the first 16 bytes of HMAC-SHA256(device's secret,
+    "demur.report" || 0x00 || round_hash || report_id || SHA-256(words of the report)). A report
+    with a wrong one is INVALID. Empty under open access.
+    """
     def __init__(
         self,
         *,
@@ -114,10 +123,12 @@ class ReportFrame(_message.Message):
         round_hash: _builtins.bytes = ...,
         report_ids: _builtins.bytes = ...,
         words: _builtins.bytes = ...,
+        device_ids: _builtins.bytes = ...,
+        proofs: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame_number", b"frame_number", "report_ids", b"report_ids", "round_hash", b"round_hash", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_ids", b"device_ids", "frame_number", b"frame_number", "proofs", b"proofs", "report_ids", b"report_ids", "round_hash", b"round_hash", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

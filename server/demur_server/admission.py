@@ -1,0 +1,125 @@
+"""From the bytes of reports to a batch that a store can count."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from demur_proto.arrays import Flags, Integers, Words
+from demur_proto.definition import REPORT_ID_BYTES
+from demur_proto.errors import WireError
+from demur_proto.hmacs import PreparedKey, hash_payloads, hmac_by_message
+from demur_proto.round import Round
+from demur_proto.words import decode_words
+from demur_server.live import LiveRound
+from demur_server.store.base import Batch
+
+DEVICE_ID_BYTES = 16
+
+
+def report_count(report_ids: bytes) -> int:
+    """How many reports these ids are of.
+
+    Raises:
+        WireError: they are not 16 bytes each.
+    """
+    reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
+    if rest:
+        raise WireError(f"report ids are 16 bytes each, got {len(report_ids)} in all")
+    return reports
+
+
+def decode_rows(live: LiveRound, words: bytes, *, reports: int) -> Words:
+    """The words [n, d] of reports to a round.
+
+    Raises:
+        WireError: the length does not fit.
+    """
+    asked = live.asked.value
+    return decode_words(words, asked.word_type, reports=reports, dimension=asked.dimension)
+
+
+def valid_rows(live: LiveRound, rows: Words) -> Flags:
+    """Which rows [n, d] hold only words that the round allows."""
+    valid: Flags = np.all((rows >= -live.word_limit) & (rows <= live.word_limit), axis=1)
+    return valid
+
+
+def check_devices(devices: bytes | None, *, reports: int) -> list[bytes]:
+    """The ids of the devices that sent reports.
+
+    Raises:
+        WireError: there are none, or not one for each report.
+    """
+    if devices is None:
+        raise WireError("reports must say which device each is from")
+    if len(devices) != DEVICE_ID_BYTES * reports:
+        raise WireError(
+            f"device ids are 16 bytes for each of {reports} reports, got {len(devices)} in all"
+        )
+    return split(devices, DEVICE_ID_BYTES)
+
+
+def unauthenticated_devices(report_ids: Sequence[bytes]) -> list[bytes]:
+    """A device of its own for every report id: first 16 bytes of SHA-256(report id).
+
+    >>> unauthenticated_devices([bytes(16)])[0].hex()
+    '374708fff7719dd5979ec875d56cd228'
+    """
+    sha256 = hashlib.sha256
+    return [sha256(report_id).digest()[:DEVICE_ID_BYTES] for report_id in report_ids]
+
+
+def make_batch(
+    live: LiveRound,
+    key: PreparedKey,
+    *,
+    report_ids: list[bytes],
+    devices: list[bytes],
+    words: bytes,
+    rows: Words,
+    payload_hashes: list[bytes] | None,
+) -> Batch:
+    """A batch of all these reports."""
+    if payload_hashes is None:
+        payload_hashes = hash_payloads(words, reports=len(report_ids))
+    return Batch(
+        report_ids=report_ids,
+        digests=hmac_by_message(key, payload_hashes),
+        devices=devices,
+        words=rows,
+        tally=_tally,
+        capacity=live.capacity,
+    )
+
+
+def pick(batch: Batch, chosen: Sequence[int]) -> Batch:
+    """Some reports of a batch."""
+    return Batch(
+        report_ids=[batch.report_ids[i] for i in chosen],
+        digests=[batch.digests[i] for i in chosen],
+        devices=[batch.devices[i] for i in chosen],
+        words=batch.words[chosen],
+        tally=batch.tally,
+        capacity=batch.capacity,
+    )
+
+
+def split(data: bytes, size: int) -> list[bytes]:
+    """Pieces of equal size.
+
+    >>> split(b"aabb", 2)
+    [b'aa', b'bb']
+    """
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def sums_length(asked: Round) -> int:
+    """How many sums the reports of a round add up to."""
+    return asked.dimension
+
+
+def _tally(rows: Words) -> Integers:
+    """What rows [n, d] add to the sums [s]."""
+    sums: Integers = rows.sum(axis=0)
+    return sums

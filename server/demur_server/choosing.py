@@ -1,0 +1,57 @@
+"""How people write down which study they mean, and what they ask."""
+
+from collections.abc import Sequence
+
+from demur_proto.definition import Defined
+from demur_proto.errors import ParameterError
+from demur_proto.round import Feature
+from demur_proto.study import Study
+
+SHORTEST_HASH = 8  #: digits
+
+
+def matches(study: Defined[Study], wanted: str) -> bool:
+    """Whether somebody means this study: by its name, or by 8 or more digits of its hash."""
+    long_enough = len(wanted) >= SHORTEST_HASH
+    return study.value.name == wanted or (
+        long_enough and study.hash.hex().startswith(wanted.lower())
+    )
+
+
+def describe_feature(feature: Feature) -> str:
+    """A feature as it is asked for on the command line.
+
+    >>> describe_feature(Feature(name="active", parameters={"period": 3.0}))
+    'active period=3'
+    """
+    parameters = sorted(feature.parameters.items())
+    return " ".join([feature.name, *(f"{key}={value:g}" for key, value in parameters)])
+
+
+def read_features(words: Sequence[str]) -> list[Feature]:
+    """Features as they are written on the command line: each name, then its parameters.
+
+    Raises:
+        ParameterError: a parameter comes before any name, is no number, or comes twice.
+
+    >>> [each.name for each in read_features(["active", "period=3", "amount"])]
+    ['active', 'amount']
+    """
+    features: list[tuple[str, dict[str, float]]] = []
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            features.append((word, {}))
+            continue
+        if not features:
+            raise ParameterError(
+                "feature", word, "a name first, then its parameters: NAME KEY=VALUE"
+            )
+        parameters = features[-1][1]
+        if name in parameters:
+            raise ParameterError(f"parameter {name}", text, "given once")
+        try:
+            parameters[name] = float(text)
+        except ValueError:
+            raise ParameterError(f"parameter {name}", text, "a number") from None
+    return [Feature(name=name, parameters=parameters) for name, parameters in features]

@@ -1,0 +1,47 @@
+"""A round as a running collector holds it."""
+
+from dataclasses import dataclass, field
+
+import anyio
+
+from demur_proto.definition import Defined
+from demur_proto.hmacs import PreparedKey
+from demur_proto.round import Round
+from demur_proto.study import Study
+
+
+class Bell:
+    """Wakes everyone who waits for news."""
+
+    def __init__(self) -> None:
+        self.next = anyio.Event()  # take it before looking, or news may slip in between
+
+    def ring(self) -> None:
+        """There is news."""
+        self.next.set()
+        self.next = anyio.Event()
+
+
+@dataclass(slots=True, repr=False)
+class LiveRound:
+    """A round as the collector runs it."""
+
+    study: Defined[Study]
+    asked: Defined[Round]
+    word_limit: int
+    capacity: int  #: how many reports fit before 64-bit sums could overflow
+    open_access: bool  #: its reports are taken from anybody
+    digest_key: PreparedKey | None  #: destroyed when the round closes; lost, it can only close
+    open: bool = True
+    released: bool = False
+    news: Bell = field(default_factory=Bell)  #: rings when reports were counted, and at the end
+
+    @property
+    def answerable(self) -> bool:
+        """Whether reports are counted."""
+        return self.open and self.digest_key is not None
+
+    @property
+    def number(self) -> int:
+        """The round's number within its study."""
+        return self.asked.value.number
