@@ -29,19 +29,26 @@ def report_count(report_ids: bytes) -> int:
     return reports
 
 
-def decode_rows(live: LiveRound, words: bytes, *, reports: int) -> Words:
-    """The words [n, d] of reports to a round.
+def check_words(live: LiveRound, words: bytes, *, reports: int) -> None:
+    """See that the words are those of so many reports to a round.
 
     Raises:
         WireError: the length does not fit.
     """
     asked = live.asked.value
-    return decode_words(words, asked.word_type, reports=reports, dimension=asked.dimension)
+    expected = reports * asked.dimension * asked.word_type.size_bytes
+    if len(words) != expected:
+        raise WireError(
+            f"{reports} reports of {asked.dimension} {asked.word_type} words take {expected} "
+            f"bytes, got {len(words)}"
+        )
 
 
 def valid_rows(live: LiveRound, rows: Words) -> Flags:
     """Which rows [n, d] hold only words that the round allows."""
-    valid: Flags = np.all((rows >= -live.word_limit) & (rows <= live.word_limit), axis=1)
+    if not rows.size:
+        return np.ones(len(rows), dtype=np.bool_)
+    valid: Flags = (rows.min(axis=1) >= -live.word_limit) & (rows.max(axis=1) <= live.word_limit)
     return valid
 
 
@@ -77,17 +84,19 @@ def make_batch(
     report_ids: list[bytes],
     devices: list[bytes],
     words: bytes,
-    rows: Words,
     payload_hashes: list[bytes] | None,
 ) -> Batch:
-    """A batch of all these reports."""
+    """A batch of all these reports, whose words `check_words` has let pass."""
+    asked = live.asked.value
     if payload_hashes is None:
         payload_hashes = hash_payloads(words, reports=len(report_ids))
     return Batch(
         report_ids=report_ids,
         digests=hmac_by_message(key, payload_hashes),
         devices=devices,
-        words=rows,
+        words=decode_words(
+            words, asked.word_type, reports=len(report_ids), dimension=asked.dimension
+        ),
         tally=_tally,
         capacity=live.capacity,
     )

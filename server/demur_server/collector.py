@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 import anyio
 import numpy as np
 
+from demur_proto.arrays import Flags
 from demur_proto.definition import (
     REPORT_ID_BYTES,
     Defined,
@@ -23,7 +24,7 @@ from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
 from demur_server.admission import (
     check_devices,
-    decode_rows,
+    check_words,
     make_batch,
     pick,
     report_count,
@@ -37,6 +38,7 @@ from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
 from demur_server.store.base import Batch, KeptRound, Store, Totals
 
+LARGE_BYTES = 1 << 17  #: words beyond this are worth the way to a thread and back
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
 
 logger = logging.getLogger(__name__)
@@ -165,27 +167,33 @@ class Collector:
         """
         asking = self._asking(round_hash)
         reports = report_count(report_ids)
-        rows = decode_rows(asking, words, reports=reports)
+        check_words(asking, words, reports=reports)
         identities = split(report_ids, REPORT_ID_BYTES)
         senders = (
             unauthenticated_devices(identities)
             if self._open_access
             else check_devices(devices, reports=reports)
         )
+        key = asking.digest_key
         if not asking.open:
             return [report_pb2.DISPOSITION_ROUND_CLOSED] * reports
-        if asking.digest_key is None:
+        if key is None:
             return [report_pb2.DISPOSITION_TRY_LATER] * reports
-        batch = make_batch(
-            asking,
-            asking.digest_key,
-            report_ids=identities,
-            devices=senders,
-            words=words,
-            rows=rows,
-            payload_hashes=payload_hashes,
-        )
-        valid = valid_rows(asking, rows)
+
+        def prepare() -> tuple[Batch, Flags]:
+            batch = make_batch(
+                asking,
+                key,
+                report_ids=identities,
+                devices=senders,
+                words=words,
+                payload_hashes=payload_hashes,
+            )
+            return batch, valid_rows(asking, batch.words)
+
+        # Large words are hashed and looked through while the event loop receives the next ones.
+        large = len(words) > LARGE_BYTES
+        batch, valid = await anyio.to_thread.run_sync(prepare) if large else prepare()
         if valid.all():
             return await self._admit(asking, batch)
         good = np.flatnonzero(valid).tolist()

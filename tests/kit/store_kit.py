@@ -5,6 +5,7 @@ import itertools
 import shutil
 import sqlite3
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -277,11 +278,13 @@ class PostgresPlace:
 
     def end_sessions(self) -> None:
         """End every session of the database, as when their processes are gone."""
+        others = (
+            "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
         with self.admin() as admin:
-            admin.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
+            admin.execute(f"SELECT pg_terminate_backend(pid) {others}")
+            while admin.execute(f"SELECT 1 {others}").fetchone():
+                time.sleep(0.001)  # its own way to wait takes a tenth of a second
 
     def driver_error(self) -> Exception:
         return psycopg.OperationalError("server closed the connection unexpectedly")

@@ -1,6 +1,7 @@
 """A collector that ends, however it ends, goes on where it stopped."""
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -387,23 +388,26 @@ async def test_a_minimum_cohort_counts_devices_and_not_report_ids(
     asked = await collector.open_round(ask(1).definition)
     one = secrets.token_bytes(16)
 
-    told = await send(collector, asked, [7001, 7002], [11, 12], devices=one + one)
-    later = await send(collector, asked, [7003], [13], devices=one)
+    told = await send(collector, asked, [7001, 7002], [7101, 7202], devices=one + one)
+    home.fuse.set(2, after=True, error=home.place.driver_error())
+    await send(collector, asked, [7004], [7404], devices=secrets.token_bytes(16))
+    await anyio.sleep(0.03)
+    later = await send(collector, asked, [7003], [7303], devices=one)
     release = await collector.close_round(asked.hash)
 
     assert (told, later) == ([ACCEPTED, CONFLICT], [CONFLICT])
     assert (release.reports, release.withheld) == (1, Withheld.BELOW_MINIMUM_COHORT)
     alarms = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    assert (
-        alarms
-        == [
-            "round 1: 1 conflicting reports: other bytes under a known id, or a second id of one device"
-        ]
-        * 2
+    conflict = (
+        "round 1: 1 conflicting reports: other bytes under a known id, or a second id of one device"
     )
+    assert [alarms[0], alarms[-1]] == [conflict] * 2
+    assert alarms[1].startswith("the store is in trouble: disk I/O error")
+    told_at_all = caplog.text + repr(home.store) + repr(vars(home.store)) + repr(release)
     for secret in (one, ids(7001), ids(7002), ids(7003)):
-        assert secret.hex() not in caplog.text
-        assert repr(secret)[2:-1] not in caplog.text
+        assert secret.hex() not in told_at_all
+        assert repr(secret)[2:-1] not in told_at_all
+    assert not re.search(r"7101|7202|7303|7404", told_at_all)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from demur_server.store.writer import Admission, Outcome
 TRY_LATER = int(report_pb2.DISPOSITION_TRY_LATER)
 ROUND_CLOSED = int(report_pb2.DISPOSITION_ROUND_CLOSED)
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0  #: between attempts to get a database in trouble back
+GATHERED = 1e8  #: bytes of sums that are worth a second of waiting for more reports
+LONGEST_S = 0.02  #: and no more than this
 SCRUB_AGAIN_S = 1.0  #: between attempts to scrub while somebody reads
 
 logger = logging.getLogger(__name__)
@@ -85,8 +87,13 @@ class Clerk:
             raise
         self._link = link
 
-    def call(self, work: Callable[[Link], Value]) -> Value:
+    def call(self, work: Callable[[Link], Value], *, writes: bool = False) -> Value:
         """Do something with the link.
+
+        Args:
+            work: what to do.
+            writes: it ends with a commit. Only that shows that trouble is over: a full disk can
+                still be read.
 
         Raises:
             StorageError: the database is in trouble; nothing was done, or it may be done again.
@@ -105,7 +112,8 @@ class Clerk:
         except BaseException:
             self._drop(link)
             raise
-        self._retry_s = FIRST_RETRY_S
+        if writes:
+            self._note_commit()
         return value
 
     def close(self) -> None:
@@ -123,8 +131,6 @@ class Clerk:
                 self.connect()
             except DemurError as error:
                 raise self._postpone(str(error)) from None
-            logger.warning("the store is back: %s", self._database.name)
-            self._trouble = ""
         if self._link is None:
             raise StorageError(self._trouble)
         return self._link
@@ -141,12 +147,18 @@ class Clerk:
 
     def _postpone(self, reason: str) -> StorageError:
         trouble = f"the store is in trouble: {reason}"
-        if trouble != self._trouble:  # once, not for every report
+        if trouble != self._trouble:  # once, not for every report or attempt
             logger.error("%s; until that is over, reports are answered TRY_LATER", trouble)
         self._trouble = trouble
         self._retry_at = time.monotonic() + self._retry_s
         self._retry_s = min(2 * self._retry_s, LAST_RETRY_S)
         return StorageError(trouble)
+
+    def _note_commit(self) -> None:
+        if self._trouble:
+            logger.warning("the store is back: %s", self._database.name)
+        self._trouble = ""
+        self._retry_s = FIRST_RETRY_S
 
     def _scrub(self, link: Link) -> None:
         done = link.scrub()
@@ -162,6 +174,11 @@ class Clerk:
             return self.call(lambda link: self._count(link, admissions))
         except StorageError:
             return [[TRY_LATER] * len(each.batch.report_ids) for each in admissions]
+
+    def patience_s(self, admission: Admission) -> float:
+        """How long to gather: every commit writes all sums of a round, and large ones take time."""
+        mine = self._open.get(admission.round_hash)
+        return 0.0 if mine is None else min(LONGEST_S, mine.counting.sums.nbytes / GATHERED)
 
     def _count(self, link: Link, admissions: Sequence[Admission]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -189,6 +206,8 @@ class Clerk:
         closed = link.count(changes) if changes else set()
         untouched = [each.row.id for each in touched.values() if each not in changed]
         closed |= link.closed_among(untouched) if untouched else set()
+        if changes:
+            self._note_commit()
         for mine, change in zip(changed, changes, strict=True):
             mine.seq, mine.conflicts = change.seq, change.conflicts
             mine.batches.clear()

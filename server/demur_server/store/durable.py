@@ -31,7 +31,7 @@ class DurableStore:
 
     def __init__(self, clerk: Clerk) -> None:
         self._clerk = clerk
-        self._writer = Writer(clerk.count)
+        self._writer = Writer(clerk.count, patience_s=clerk.patience_s)
 
     @classmethod
     async def open(cls, database: Database) -> "DurableStore":
@@ -56,21 +56,22 @@ class DurableStore:
 
     async def studies(self) -> list[bytes]:
         """The definitions of all studies."""
-        return await self._read(lambda link: records.study_definitions(link.sql))
+        return await self._do(lambda link: records.study_definitions(link.sql))
 
     async def add_round(
         self, asked: Defined[Round], *, sums_length: int, open_access: bool = False
     ) -> None:
         """Keep a round, open and empty."""
-        await self._read(
+        await self._do(
             lambda link: self._clerk.add_round(
                 link, asked, sums_length=sums_length, open_access=open_access
-            )
+            ),
+            writes=True,
         )
 
     async def rounds(self) -> list[KeptRound]:
         """Every round, by study and number."""
-        return await self._read(lambda link: records.kept_rounds(link.sql, shard=link.shard))
+        return await self._do(lambda link: records.kept_rounds(link.sql, shard=link.shard))
 
     async def admit(self, round_hash: bytes, batch: Batch) -> list[int]:
         """Count each report exactly once."""
@@ -79,30 +80,30 @@ class DurableStore:
 
     async def counted(self, round_hash: bytes) -> Counted:
         """How many reports a round has."""
-        return await self._read(lambda link: self._clerk.counted(link, round_hash))
+        return await self._do(lambda link: self._clerk.counted(link, round_hash))
 
     async def totals(self, round_hash: bytes) -> Totals:
         """What a round has counted so far."""
-        return await self._read(lambda link: self._clerk.totals(link, round_hash))
+        return await self._do(lambda link: self._clerk.totals(link, round_hash))
 
     async def close_round(self, round_hash: bytes) -> Totals:
         """Close a round, for ever."""
-        return await self._read(lambda link: self._clerk.close_round(link, round_hash))
+        return await self._do(lambda link: self._clerk.close_round(link, round_hash), writes=True)
 
     async def add_release(self, release: Release) -> Release:
         """Keep a release unless the round has one."""
-        return await self._read(lambda link: self._clerk.add_release(link, release))
+        return await self._do(lambda link: self._clerk.add_release(link, release), writes=True)
 
     async def release(self, round_hash: bytes) -> Release | None:
         """The release of a round."""
         condition = rounds.c.hash == round_hash
-        found = await self._read(lambda link: records.find_releases(link.sql, condition))
+        found = await self._do(lambda link: records.find_releases(link.sql, condition))
         return found[0] if found else None
 
     async def releases(self, study_hash: bytes, *, from_number: int = 1) -> list[Release]:
         """The releases of a study from a round's number on, by number."""
         conditions = of_study(study_hash, from_number=from_number)
-        return list(await self._read(lambda link: records.find_releases(link.sql, *conditions)))
+        return list(await self._do(lambda link: records.find_releases(link.sql, *conditions)))
 
     async def add_token(self, token_hash: bytes) -> None:
         """Keep an unused token."""
@@ -115,7 +116,7 @@ class DurableStore:
 
     async def device_state(self, device_id: bytes) -> DeviceState | None:
         """What is known about a device."""
-        return await self._read(lambda link: identities.device_state(link.sql, device_id))
+        return await self._do(lambda link: identities.device_state(link.sql, device_id))
 
     async def revoke_device(self, device_id: bytes, *, reason: str) -> None:
         """Refuse a device from now on."""
@@ -123,7 +124,7 @@ class DurableStore:
 
     async def revoked_devices(self) -> dict[bytes, str]:
         """Every revoked device with the reason."""
-        return await self._read(lambda link: identities.revoked_devices(link.sql))
+        return await self._do(lambda link: identities.revoked_devices(link.sql))
 
     async def add_credential(self, credential: NamedCredential) -> None:
         """Keep a named credential."""
@@ -135,18 +136,18 @@ class DurableStore:
 
     async def credentials(self) -> list[NamedCredential]:
         """Every named credential, by name."""
-        return await self._read(lambda link: identities.all_credentials(link.sql))
+        return await self._do(lambda link: identities.all_credentials(link.sql))
 
     async def close(self) -> None:
         """Finish what was begun and let go of the database."""
         await self._writer.stop(last=self._clerk.close)
 
-    async def _read(self, work: Callable[[Link], Value]) -> Value:
-        return await self._writer.call(partial(self._clerk.call, work))
+    async def _do(self, work: Callable[[Link], Value], *, writes: bool = False) -> Value:
+        return await self._writer.call(partial(self._clerk.call, work, writes=writes))
 
     async def _write(self, work: Callable[[Link], Value]) -> Value:
         def whole(link: Link) -> Value:
             with link.transaction():
                 return work(link)
 
-        return await self._read(whole)
+        return await self._do(whole, writes=True)

@@ -44,6 +44,7 @@ def checksum(content: bytes, *place: int) -> int:
     >>> checksum(b"", 1) != checksum(b"", 2)
     True
     """
-    if not all(isinstance(number, int) for number in place):
+    try:
+        return zlib.crc32(content, zlib.crc32(struct.pack(f"<{len(place)}q", *place)))
+    except (struct.error, TypeError):
         return -1
-    return zlib.crc32(content, zlib.crc32(struct.pack(f"<{len(place)}q", *place)))

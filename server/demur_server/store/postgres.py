@@ -129,7 +129,7 @@ class PostgresDatabase:
                     f"shard {self._shard} of {self.name} has another collector; stop that one, "
                     "or give this one a shard of its own"
                 )
-            time.sleep(0.02)
+            time.sleep(0.005)
 
     def _check_durable(self, raw: Connection) -> None:
         [fsync] = raw.execute("SHOW fsync").fetchone() or ("off",)

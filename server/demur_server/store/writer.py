@@ -7,6 +7,7 @@ together, after the commit and never before.
 
 import asyncio
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from demur_server.store.base import Batch
 
 GROUP_REPORTS = 1 << 15  #: a commit takes up no more batches once it has this many reports
 GROUP_WORDS = 1 << 23  #: nor once it has this many words
+ENOUGH_JOBS = 16  #: nor waits for more once it has this many batches
 WAITING_REPORTS = 1 << 20  #: beyond this much work in hand, more is put off
 WAITING_WORDS = 1 << 26  #: likewise: 512 MiB
 
@@ -46,16 +48,24 @@ class Writer:
 
     Args:
         count: counts a group: one outcome for each admission, all of them final.
+        patience_s: how long a commit for an admission may wait for company, seconds.
     """
 
-    def __init__(self, count: Callable[[Sequence[Admission]], Sequence[Outcome]]) -> None:
+    def __init__(
+        self,
+        count: Callable[[Sequence[Admission]], Sequence[Outcome]],
+        *,
+        patience_s: Callable[[Admission], float] = lambda _: 0.0,
+    ) -> None:
         self._count = count
+        self._patience_s = patience_s
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._taken: deque[_Job] = deque()  # from the queue, not yet done
         self._submitting = threading.Lock()
         self._waiting_reports = 0
         self._waiting_words = 0
         self._stopped = False
+        self._alone = True  # the last commit was for one admission
         self._last: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="demur-store", daemon=True)
         self._thread.start()
@@ -118,7 +128,7 @@ class Writer:
             # Not an error of the work but the end of the process, or a bug right here.
             with self._submitting:
                 self._stopped = True
-            while self._take_one(wait=False):
+            while self._take_one(timeout_s=0.0):
                 pass
             lost = StorageError("the store has stopped")
             _settle([*jobs, *self._taken], [lost] * (len(jobs) + len(self._taken)))
@@ -139,10 +149,11 @@ class Writer:
 
     def _next_jobs(self) -> list[_Job]:
         """The next group of admissions, or the next other job; nothing: it is time to stop."""
-        if not self._taken and not self._take_one(wait=True):
+        if not self._taken and not self._take_one():
             return []
-        while self._take_one(wait=False):
+        while self._take_one(timeout_s=0.0):
             pass
+        self._gather()
         first = self._taken.popleft()
         jobs = [first]
         if not isinstance(first.work, Admission):
@@ -154,11 +165,23 @@ class Writer:
             if reports > GROUP_REPORTS or words > GROUP_WORDS:
                 break
             jobs.append(self._taken.popleft())
+        self._alone = len(jobs) == 1
         return jobs
 
-    def _take_one(self, *, wait: bool) -> bool:
+    def _gather(self) -> None:
+        """Wait for company where it is worth it, unless whoever sends waits for each answer."""
+        first = self._taken[0].work
+        if not isinstance(first, Admission) or (len(self._taken) == 1 and self._alone):
+            return
+        until = time.monotonic() + self._patience_s(first)
+        while len(self._taken) < ENOUGH_JOBS and (left := until - time.monotonic()) > 0:
+            if self._stopped or not isinstance(self._taken[-1].work, Admission):
+                return
+            self._take_one(timeout_s=left)
+
+    def _take_one(self, *, timeout_s: float | None = None) -> bool:
         with suppress(Empty):
-            job = self._jobs.get(block=wait)
+            job = self._jobs.get(block=timeout_s != 0.0, timeout=timeout_s or None)
             if job is not None:
                 self._taken.append(job)
                 return True
