@@ -1,0 +1,203 @@
+"""Local hashing: randomised response on a public hash of the symbol."""
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.bits import BitSource
+from demur_proto.checks import check_integer
+from demur_proto.errors import ParameterError
+from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
+from demur_proto.mechanisms.base import Estimate
+from demur_proto.mechanisms.frequencies import Frequencies, check_categories, check_symbol
+from demur_proto.mechanisms.hash_family import HashFamily, best_range
+from demur_proto.mechanisms.randomised_response import response_levels
+from demur_proto.mechanisms.symbols import check_symbols, encode_categories
+from demur_proto.mechanisms.thresholds import (
+    Threshold,
+    check_epsilon,
+    keep_threshold,
+    uniform_below,
+)
+from demur_proto.noise import Sampler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalHashing:
+    """Hash one's symbol to a small range by a random public seed, and answer by randomised response.
+
+        value = h_seed(symbol) with probability p = e^ε/(e^ε + g − 1) as an integer threshold, or
+        else any other one of the g, all equally likely
+
+    A report supports the symbols that its seed hashes to its value: one's own with probability p, and
+    every other one with q = 1/g exactly, as two symbols collide with just that probability (see
+    `HashFamily`). Null is a symbol like the others, so cover reports debias to 0.
+
+    Neighbour: zero-out, the category replaced by null. For every seed, no likelihood ratio exceeds
+    e^ε, exactly. Accounting is all or nothing: a category costs what every other one costs, null costs
+    0. The charge is of seed and value together (`joint`); the seed does not depend on data.
+    `charge_given_seed` is the finer one: nothing where category and null collide under the seed,
+    more than `joint` where they do not.
+
+    A report is one word: seed · g + value. The server adds up how many support each category.
+
+    Raises:
+        ParameterError: a field is outside its range.
+
+    Source: Wang et al. 2017, USENIX Security, section 4.4 (g = 2: BLH; g near e^ε + 1: OLH); the
+    hash functions are demur's.
+
+    >>> mechanism = LocalHashing(categories=4, epsilon=math.log(4))
+    >>> mechanism.hash_range, round(float(mechanism.frequencies.own), 12)
+    (5, 0.5)
+    """
+
+    categories: int  #: k; 2 to 2^20
+    epsilon: float  #: ε of a report, nats; 1e-9 to 50
+    hash_range: int = 0  #: g, a prime; 0 takes the one with the least variance
+    keep: Threshold = field(init=False, repr=False)  #: p
+
+    def __post_init__(self) -> None:
+        check_categories(self.categories)
+        check_epsilon(self.epsilon)
+        check_integer("hash_range", self.hash_range, 0)
+        if self.hash_range == 0:
+            chosen = best_range(self.epsilon, symbols=self.categories + 1)
+            object.__setattr__(self, "hash_range", chosen)
+        family = self.family  # refuses what is no prime, or too large
+        object.__setattr__(self, "keep", keep_threshold(self.epsilon, others=family.size - 1))
+
+    @property
+    def family(self) -> HashFamily:
+        """The hash functions of the symbols."""
+        return HashFamily(size=self.hash_range, symbols=self.categories + 1)
+
+    @property
+    def report_length(self) -> int:
+        """Words in one report: seed and value in one."""
+        return 1
+
+    @property
+    def sums_length(self) -> int:
+        """Numbers that the server keeps: how many reports support each category."""
+        return self.categories
+
+    @property
+    def largest(self) -> int:
+        """The largest charge that `encode` gives, in round weights."""
+        return 1
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """How reports support categories: p and 1/g, exactly."""
+        return Frequencies(own=self.keep.probability, other=Fraction(1, self.hash_range))
+
+    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
+        """Device half, before the decision: categories [n, 1] to symbols [n, 1]; see `symbols`."""
+        return encode_categories(values, categories=self.categories)
+
+    def randomise(self, words: Words, sampler: BitSource) -> Words:
+        """Device half, after the decision: symbols [n, 1] to reports [n, 1].
+
+        Raises:
+            ParameterError: the words are no symbols.
+        """
+        symbols = check_symbols(words, categories=self.categories)
+        family, count = self.family, len(symbols)
+        seeds = uniform_below(family.seeds, sampler, count)
+        hashed = family.hash(seeds, symbols)
+        kept = self.keep.draw(sampler, count)
+        other = uniform_below(self.hash_range - 1, sampler, count)
+        other += other >= hashed  # the others, without the true one
+        value = np.where(kept, hashed, other)
+        return (seeds * self.hash_range + value)[:, None]
+
+    def valid(self, reports: Words) -> Flags:
+        """Server half: which reports [n, 1] are a seed with a value [n]."""
+        most = self.family.seeds * self.hash_range
+        inside: Flags = (reports[:, 0] >= 0) & (reports[:, 0] < most)
+        return inside
+
+    def tally(self, reports: Words) -> Integers:
+        """Server half: how many of valid reports [n, 1] support each category [k]; exact."""
+        seeds, values = np.divmod(reports[:, 0], self.hash_range)
+        return self.family.supports(seeds, values)[1:]
+
+    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
+        """Server half: support counts [k] of n reports to people with each; see `Frequencies`.
+
+        Raises:
+            ParameterError: the sums are not k counts, or there is no report.
+        """
+        if sums.shape != (self.sums_length,):
+            raise ParameterError("sums", sums.shape, f"of shape [{self.sums_length}]")
+        return self.frequencies.estimate(sums, reports=reports)
+
+    def charge_renyi(self, symbol: int, *, order: float) -> float:
+        """D_α of releasing this symbol against null, seed and value together, nats. Secret.
+
+        Args:
+            symbol: 0 for null, or a category plus 1.
+            order: α; 1 (KL) or more, or infinite.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+
+        >>> mechanism = LocalHashing(categories=4, epsilon=1.0)
+        >>> round(mechanism.charge_renyi(1, order=math.inf), 12)
+        1.0
+        """
+        check_symbol(symbol, self.categories)
+        return levels_renyi(self._levels, order=order) if symbol else 0.0
+
+    def charge_given_seed(self, symbol: int, *, seed: int, order: float) -> float:
+        """D_α of releasing this symbol against null once the seed is public, nats. Secret.
+
+        Sound because the seed is drawn without regard to data: a filter may treat it as public
+        before the value is drawn.
+
+        Args:
+            symbol: 0 for null, or a category plus 1.
+            seed: 0 to `family.seeds` − 1.
+            order: α; 1 (KL) or more, or infinite.
+
+        Returns:
+            0 where category and null collide, or else the charge of g-ary randomised response.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+        """
+        check_symbol(symbol, self.categories)
+        check_integer("seed", seed, 0, self.family.seeds - 1)
+        hashed = self.family.hash(np.array([seed, seed]), np.array([symbol, 0]))
+        if hashed[0] == hashed[1]:
+            return 0.0
+        return levels_renyi(response_levels(self.epsilon, options=self.hash_range), order=order)
+
+    def charge_zcdp(self, symbol: int) -> float:
+        """ρ of releasing this symbol against null, nats, rounded up. Secret."""
+        check_symbol(symbol, self.categories)
+        return levels_zcdp(self._levels) if symbol else 0.0
+
+    def charge_pure(self, symbol: int) -> float:
+        """ε of releasing this symbol against null, nats, rounded up. Secret."""
+        return self.charge_renyi(symbol, order=math.inf)
+
+    @property
+    def _levels(self) -> tuple[Level, ...]:
+        return joint_levels(self.epsilon, hash_range=self.hash_range)
+
+
+def joint_levels(epsilon: float, *, hash_range: int) -> tuple[Level, ...]:
+    """Seed and value of one symbol against those of another, which collide with probability 1/g.
+
+    >>> [round(level.mass, 3) for level in joint_levels(math.log(3), hash_range=2)]
+    [0.125, 0.375, 0.5]
+    """
+    apart = 1 - 1 / hash_range
+    levels = response_levels(epsilon, options=hash_range)
+    parts = [Level(mass=apart * level.mass, log_ratio=level.log_ratio) for level in levels]
+    return (*parts, Level(mass=1 / hash_range, log_ratio=0.0))
