@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import anyio
 import numpy as np
 
-from demur_proto.arrays import Flags, Words
 from demur_proto.definition import (
     REPORT_ID_BYTES,
     Defined,
@@ -19,7 +18,8 @@ from demur_proto.definition import (
 )
 from demur_proto.errors import NotFoundError, StateError, WireError
 from demur_proto.hmacs import PreparedKey, hmac_by_message, prepare_key
-from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.mechanisms.base import Mechanism
+from demur_proto.mechanisms.of_round import mechanism_for, room_of
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -48,7 +48,7 @@ class _Asking:
 
     study: Defined[Study]
     asked: Defined[Round]
-    word_limit: int
+    mechanism: Mechanism
     room: int  # how many more reports fit before 64-bit sums could overflow
     digest_key: PreparedKey | None  # destroyed when the round closes
     open: bool = True
@@ -117,13 +117,13 @@ class Collector:
                 raise StateError(
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
-            await self._store.add_round(asked)
-            word_limit = mechanism_for(study.value, asked.value).word_limit
+            mechanism = mechanism_for(study.value, asked.value)
+            await self._store.add_round(asked, sums_length=mechanism.sums_length)
             asking = _Asking(
                 study=study,
                 asked=asked,
-                word_limit=word_limit,
-                room=((1 << 63) - 1) // word_limit,
+                mechanism=mechanism,
+                room=room_of(mechanism),
                 digest_key=prepare_key(secrets.token_bytes(32)),
             )
             rounds.append(asking)
@@ -135,13 +135,14 @@ class Collector:
     async def submit(self, round_hash: bytes, report_ids: bytes, words: bytes) -> list[int]:
         """Count reports; one disposition each, in order.
 
-        One bad report never fails the others: a word outside the round's range makes its report
-        INVALID, while ids or words of the wrong length in all make the whole call fail.
+        One bad report never fails the others: words that the round's mechanism could not have made
+        render their report INVALID, while ids or words of the wrong length in all make the whole call
+        fail.
 
         Args:
             round_hash: the round they answer.
             report_ids: 16 bytes each.
-            words: `dimension` words each, little-endian.
+            words: of each report as the round's word type says, report by report.
 
         Raises:
             NotFoundError: no such round.
@@ -152,7 +153,8 @@ class Collector:
         if rest:
             raise WireError(f"report ids are 16 bytes each, got {len(report_ids)} in all")
         asked = asking.asked.value
-        rows = decode_words(words, asked.word_type, reports=reports, dimension=asked.dimension)
+        length = asking.mechanism.report_length
+        rows, sound = decode_words(words, asked.word_type, reports=reports, dimension=length)
         key = asking.digest_key
         if not asking.open or key is None:
             return [report_pb2.DISPOSITION_ROUND_CLOSED] * reports
@@ -160,14 +162,15 @@ class Collector:
             report_ids[at : at + REPORT_ID_BYTES]
             for at in range(0, len(report_ids), REPORT_ID_BYTES)
         ]
-        size = asked.dimension * asked.word_type.size_bytes
+        size = asked.word_type.report_bytes(length)
         payloads = [words[at : at + size] for at in range(0, len(words), size)]
-        inside = _inside(rows, asking.word_limit)
-        good = range(reports) if inside.all() else np.flatnonzero(inside).tolist()
+        valid = asking.mechanism.valid(rows) & sound
+        good = range(reports) if valid.all() else np.flatnonzero(valid).tolist()
         batch = Batch(
             report_ids=[identities[i] for i in good],
             digests=hmac_by_message(key, [payloads[i] for i in good]),
             words=rows if len(good) == reports else rows[good],
+            tally=asking.mechanism.tally,
         )
         admitted = await self._admit(asking, batch)
         if len(good) == reports:
@@ -309,9 +312,3 @@ class Collector:
             return self._by_hash[round_hash]
         except KeyError:
             raise NotFoundError(f"there is no round {round_hash.hex()[:16]}") from None
-
-
-def _inside(rows: Words, limit: int) -> Flags:
-    """Which rows [n, d] hold only words of magnitude up to the limit."""
-    inside: Flags = np.all((rows >= -limit) & (rows <= limit), axis=1)
-    return inside

@@ -20,7 +20,7 @@ from demur_client.agent import fetch_study, visit
 from demur_client.connection import connected, send
 from demur_client.device import Device
 from demur_client.sources import DataSource
-from demur_proto.arrays import Values, Words
+from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.calls import calling
 from demur_proto.definition import Defined, define_round, define_study
@@ -55,6 +55,9 @@ class NoNoise:
     """A sampler that draws nothing, so that reports show what went into them."""
 
     name = "none"
+
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a linear round asks for no bits")
 
     def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
         return np.zeros((reports, dimension), dtype=np.int64)

@@ -72,7 +72,7 @@ def test_exactly_the_designed_number_of_full_clip_answers_fits(
     )
     defined = read_study(define_study(study).definition)
     asked = next_round(defined, [Feature(name="f")], number=1, clip=clip)
-    full = squared_radius(clip, asked.grid_exponent)
+    full = squared_radius(clip, study.base_grid_exponent)
 
     charge = charge_units(full, weight=asked.weight, budget_units=study.budget_units)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur_proto.arrays import Integers, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import NotFoundError
@@ -54,11 +55,17 @@ STUDY = a_study()
 ASKED = a_round(STUDY)
 
 
+def column_sums(rows: Words) -> Integers:
+    sums: Integers = rows.sum(axis=0)
+    return sums
+
+
 def batch(*reports: Sent) -> Batch:
     return Batch(
         report_ids=[bytes([who]) * 16 for who, _, _ in reports],
         digests=[bytes([digest]) * 16 for _, digest, _ in reports],
         words=np.array([words for _, _, words in reports], dtype=np.int64).reshape(-1, 2),
+        tally=column_sums,
     )
 
 
@@ -84,7 +91,7 @@ class Model:
 async def store(request: pytest.FixtureRequest) -> Store:
     made = STORES[request.param]()
     await made.add_study(STUDY)
-    await made.add_round(ASKED)
+    await made.add_round(ASKED, sums_length=2)
     return made
 
 
@@ -98,7 +105,7 @@ reports = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1), st.tuples(wor
 def test_a_store_counts_what_the_model_counts(kind: str, steps: list[list[Sent] | str]) -> None:
     async def compare() -> None:
         store, model = STORES[kind](), Model()
-        await store.add_round(ASKED)
+        await store.add_round(ASKED, sums_length=2)
         for step in steps:
             if isinstance(step, str):
                 totals = await store.close_round(ASKED.hash)
@@ -126,7 +133,10 @@ async def test_the_same_id_twice_in_one_batch_counts_once(store: Store) -> None:
 async def test_digests_are_compared_by_value_whoever_made_the_bytes(store: Store) -> None:
     shared = bytes(16)
     twice = Batch(
-        report_ids=[bytes(16), bytes(16)], digests=[shared, shared], words=np.ones((2, 2), np.int64)
+        report_ids=[bytes(16), bytes(16)],
+        digests=[shared, shared],
+        words=np.ones((2, 2), np.int64),
+        tally=column_sums,
     )
 
     assert await store.admit(ASKED.hash, twice) == [ACCEPTED, DUPLICATE]
@@ -187,14 +197,14 @@ async def test_totals_are_a_snapshot_and_not_a_view(store: Store) -> None:
 async def test_adding_a_round_again_keeps_what_it_counted(store: Store) -> None:
     await store.admit(ASKED.hash, batch((1, 1, (3, 4))))
 
-    await store.add_round(ASKED)
+    await store.add_round(ASKED, sums_length=2)
 
     assert (await store.totals(ASKED.hash)).reports == 1
 
 
 async def test_rounds_count_apart(store: Store) -> None:
     other = a_round(STUDY, number=2)
-    await store.add_round(other)
+    await store.add_round(other, sums_length=2)
     await store.admit(ASKED.hash, batch((1, 1, (3, 4))))
 
     assert await store.admit(other.hash, batch((1, 2, (5, 6)))) == [ACCEPTED]
@@ -224,7 +234,7 @@ async def test_releases_come_by_number_and_by_study(store: Store) -> None:
     stranger = a_study("another")
     for owner, number in [(STUDY, 3), (stranger, 1), (STUDY, 1), (STUDY, 2)]:
         asked = a_round(owner, number)
-        await store.add_round(asked)
+        await store.add_round(asked, sums_length=2)
         await store.add_release(make_release(owner, asked, [0, 0], reports=2))
 
     mine = await store.releases(STUDY.hash)
@@ -237,7 +247,7 @@ async def test_releases_come_by_number_and_by_study(store: Store) -> None:
 
 async def test_the_memory_store_forgets_ids_and_digests_when_a_round_closes() -> None:
     store = MemoryStore()
-    await store.add_round(ASKED)
+    await store.add_round(ASKED, sums_length=2)
     await store.admit(ASKED.hash, batch((0xAB, 0xCD, (3, 4))))
     secrets = [b"\xab" * 16, b"\xcd" * 16]
 

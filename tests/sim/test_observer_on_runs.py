@@ -17,7 +17,6 @@ from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Flags, Values
 from demur_proto.definition import define_study
-from demur_proto.noise import FastSampler
 from demur_proto.release import Withheld
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
@@ -31,6 +30,7 @@ from demur_sim.populations import ArrayPopulation, PersonSource
 from demur_sim.recorder import Recorder
 from demur_sim.results import Result
 from demur_sim.run import run_scenario
+from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal, Scenario
 
 DEADLINE_S = 60.0

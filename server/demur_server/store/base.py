@@ -1,5 +1,6 @@
 """The interface that every store implements."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,7 @@ class Totals:
     """What a round has counted."""
 
     reports: int
-    sums: Integers  #: exact sums of the words [d], grid steps
+    sums: Integers  #: what the tallies add up to, exactly [s]
     closed: bool
 
 
@@ -25,7 +26,8 @@ class Batch:
 
     report_ids: list[bytes]  #: 16 bytes each
     digests: list[bytes]  #: HMACs of the payloads under the round's key, 16 bytes each
-    words: Words  #: [n, d]
+    words: Words  #: of the reports [n, w]
+    tally: Callable[[Words], Integers]  #: what some of these rows add to the sums [s]
 
 
 class Store(Protocol):
@@ -37,8 +39,13 @@ class Store(Protocol):
     async def add_study(self, study: Defined[Study]) -> None:
         """Keep a study; again, it changes nothing."""
 
-    async def add_round(self, asked: Defined[Round]) -> None:
-        """Keep a round, open and empty; again, it changes nothing."""
+    async def add_round(self, asked: Defined[Round], *, sums_length: int) -> None:
+        """Keep a round, open and empty; again, it changes nothing.
+
+        Args:
+            asked: the round.
+            sums_length: how many sums it has, s.
+        """
 
     async def admit(self, round_hash: bytes, batch: Batch) -> list[int]:
         """Count each report exactly once; one disposition each, in order.

@@ -37,9 +37,9 @@ class MemoryStore:
         """Keep a study."""
         self._studies.setdefault(study.hash, study)
 
-    async def add_round(self, asked: Defined[Round]) -> None:
+    async def add_round(self, asked: Defined[Round], *, sums_length: int) -> None:
         """Keep a round, open and empty."""
-        empty = np.zeros(asked.value.dimension, dtype=np.int64)
+        empty = np.zeros(sums_length, dtype=np.int64)
         self._rounds.setdefault(asked.hash, _Counting(asked, empty))
 
     async def admit(self, round_hash: bytes, batch: Batch) -> list[int]:
@@ -50,24 +50,24 @@ class MemoryStore:
         fresh = dict(zip(batch.report_ids, batch.digests, strict=True))
         if len(fresh) == len(batch.report_ids) and counting.digests.keys().isdisjoint(fresh):
             counting.digests.update(fresh)
-            counting.sums += batch.words.sum(axis=0)
+            counting.sums += batch.tally(batch.words)
             counting.reports += len(fresh)
             return [report_pb2.DISPOSITION_ACCEPTED] * len(fresh)
-        return [
-            self._admit_one(counting, identity, digest, row)
-            for identity, digest, row in zip(
-                batch.report_ids, batch.digests, batch.words, strict=True
-            )
+        dispositions = [
+            self._admit_one(counting, identity, digest)
+            for identity, digest in zip(batch.report_ids, batch.digests, strict=True)
         ]
+        accepted = np.array(dispositions) == report_pb2.DISPOSITION_ACCEPTED
+        counting.sums += batch.tally(batch.words[accepted])
+        counting.reports += int(accepted.sum())
+        return dispositions
 
-    def _admit_one(self, counting: _Counting, identity: bytes, digest: bytes, row: Integers) -> int:
+    def _admit_one(self, counting: _Counting, identity: bytes, digest: bytes) -> int:
         known = counting.digests.get(identity)
         if known is not None:
             same = known == digest
             return report_pb2.DISPOSITION_DUPLICATE if same else report_pb2.DISPOSITION_CONFLICT
         counting.digests[identity] = digest
-        counting.sums += row
-        counting.reports += 1
         return report_pb2.DISPOSITION_ACCEPTED
 
     async def totals(self, round_hash: bytes) -> Totals:
