@@ -48,13 +48,16 @@ from demur_proto.mechanisms import (
     gaussian,
     graded,
     hadamard,
+    hash_family,
     interval,
     laplace,
     lipschitz,
+    local_hashing,
     of_round,
     piecewise,
     privunit,
     randomised_response,
+    subset_selection,
     symbols,
     thresholds,
     unary,
@@ -69,6 +72,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
     *(renyi_conversions, round, study, targets, gaussian, histograms, of_round),
     *(thresholds, frequencies, symbols, randomised_response, unary, hadamard),
+    *(hash_family, local_hashing, subset_selection),
     *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
     *(graded, interval, laplace, discrete_gaussian_mechanism, lipschitz, privunit),
     *(baseline_filters, budget, charges, filters, odometers),
@@ -327,6 +331,17 @@ EXAMPLES: dict[str, Example] = {
     "thresholds.exp_below": example(exponent=1.0),
     "thresholds.keep_threshold": example(epsilon=1.0, others=3),
     "unary.half_levels": example(epsilon=1.0),
+    "hash_family.HashFamily": example(size=3, symbols=9, aliases={"size": "hash_range"}),
+    "hash_family.best_range": example(epsilon=1.0, symbols=9),
+    "local_hashing.LocalHashing.charge_given_seed": example(
+        on=lambda: local_hashing.LocalHashing(categories=3, epsilon=1.0),
+        symbol=1,
+        seed=2,
+        order=2.0,
+    ),
+    "local_hashing.joint_levels": example(epsilon=1.0, hash_range=3),
+    "subset_selection.best_size": example(epsilon=1.0, options=9),
+    "subset_selection.subset_levels": example(epsilon=1.0, options=9, size=2),
     "study.sampler_delta": example(
         epsilon=1.0, view=View.LOCAL, minimum_cohort=1, horizon=1, maximum_dimension=1
     ),
@@ -404,6 +419,10 @@ CATEGORICAL: Mapping[str, Callable[[], Any]] = {
     ),
     "unary.UnaryEncoding": lambda: unary.UnaryEncoding(categories=3, epsilon=1.0),
     "hadamard.HadamardResponse": lambda: hadamard.HadamardResponse(categories=3, epsilon=1.0),
+    "local_hashing.LocalHashing": lambda: local_hashing.LocalHashing(categories=3, epsilon=1.0),
+    "subset_selection.SubsetSelection": lambda: subset_selection.SubsetSelection(
+        categories=3, epsilon=1.0
+    ),
 }
 
 
@@ -558,6 +577,7 @@ ELSEWHERE = {
     "filters.Filter.within": "takes a budget",
     "filters.RenyiFilter.within": "takes a budget",
     "filters.spend_all": "takes filters; it has a test of its own below",
+    "asking.check_affordable": "takes a round, whose own tests refuse bad numbers",
     "asking.round_of": "takes a query; the numbers of the round are those of the two above",
     "gaussian.GaussianLinear.encode": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.encode_within": "takes people's values, of which any may be wrong",
@@ -621,6 +641,12 @@ ELSEWHERE = {
     "frequencies.fits": "takes reports, of which any may be wrong",
     "frequencies.tally_indices": "takes reports",
     "hadamard.walsh_hadamard": "takes counts",
+    "hash_family.HashFamily.hash": "takes arrays of public numbers; mechanisms check them",
+    "hash_family.HashFamily.supports": "takes arrays of public numbers; mechanisms check them",
+    "hash_family.digits_of": "a step of HashFamily, which checks",
+    "hash_family.fits": "a step of HashFamily, which checks",
+    "hash_family.is_prime": "a step of HashFamily, which checks",
+    "hash_family.ranges_near": "a step of HashFamily, which checks",
     "symbols.check_range": "takes symbols",
     "symbols.check_symbols": "takes words",
     "symbols.encode_categories": "takes people's values, of which any may be wrong",
@@ -635,8 +661,9 @@ ELSEWHERE = {
     "unary.unpacked": "takes reports",
     **{
         f"{owner}.{method}": "takes arrays, of which any may be wrong; its own tests give them"
-        for owner in CATEGORICAL
+        for owner, make in CATEGORICAL.items()
         for method in ("encode", "randomise", "draw", "valid", "tally")
+        if hasattr(make(), method)
     },
 }
 """What has no numbers of its own to get wrong, and why."""

@@ -14,7 +14,9 @@ class DataSource(Protocol):
     def evaluate(self, feature: Feature) -> Values:
         """The feature's value for this person: shape [1, d], data units; or [1, 1], a category.
 
-        Whatever it raises is treated like a value: the device answers with a cover report.
+        A plain number will do for one coordinate. Whoever has no category gives −1 or NaN. Whatever
+        this raises is treated like a value: the device answers with a cover report, and nobody
+        else can tell. So a mistake in it is seen by calling it, not by asking the device.
         """
 
 

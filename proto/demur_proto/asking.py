@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from demur_proto.definition import Defined
+from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.of_round import (
     check_family,
     mechanism_of,
@@ -82,7 +83,8 @@ def next_histogram(
         number: the round's number in the study.
         categories: k, how many there are; >= 2.
         mechanism: how devices randomise their category.
-        epsilon: ε of the mechanism, nats; > 0.
+        epsilon: ε of the mechanism, nats; > 0. Not that of the study, which pays for all answers
+            together: `histograms.epsilon_for_answers` says what each may have.
         answer_after_ms: when devices send, after they received the round.
         close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
 
@@ -100,6 +102,24 @@ def next_histogram(
         answer_after_ms=answer_after_ms,
         close_unix_ms=close_unix_ms,
     )
+
+
+def check_affordable(study: Study, asked: Round) -> None:
+    """Refuse a histogram of which no device could afford a single answer: all would be cover.
+
+    Whoever asks wants to know; that it is so is public, so a device need not.
+
+    Raises:
+        ParameterError: an answer costs more than the whole budget.
+    """
+    query = asked.query
+    if isinstance(query, Histogram) and asked.weight > study.budget_units:
+        raise ParameterError(
+            "epsilon",
+            query.epsilon,
+            "less: no device of this study could afford one answer; histograms.epsilon_for_answers "
+            "says what fits",
+        )
 
 
 def round_of(

@@ -319,6 +319,9 @@ def largest_rho(epsilon: float, *, delta: float) -> float:
     """
     rho = conversions.zcdp_rho(epsilon, delta=delta)
     # Both conversions round outward, so the way back may miss by a few units in the last place.
+    # Where δ is almost 1 it hardly depends on ρ, and they would be many: so each step is longer.
+    step = 2.0**-50
     while conversions.zcdp_delta(rho, epsilon=epsilon) > delta:
-        rho *= 1 - 2.0**-50
+        rho *= 1 - step
+        step *= 2
     return rho

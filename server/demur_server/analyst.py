@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from demur_proto.asking import next_histogram, next_round
+from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import StateError
@@ -108,7 +108,8 @@ class Analyst:
             answer_after_ms: when devices send, after they received the round.
 
         Raises:
-            ParameterError: an argument is outside its range, or the study has no histograms.
+            ParameterError: an argument is outside its range, the study has no histograms, or no
+                device could afford a single answer.
             DemurError: the collector refuses the round, or went away.
         """
         return await self._open(
@@ -124,6 +125,7 @@ class Analyst:
         )
 
     async def _open(self, asked: Round) -> Defined[Round]:
+        check_affordable(self.study.value, asked)
         defined = define_round(asked)
         request = analyst_pb2.OpenRoundRequest(definition=defined.definition)
         async with calling(PEER):

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from demur_proto.arrays import Integers
-from demur_proto.asking import next_histogram, next_round
+from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import StateError
 from demur_proto.mechanisms.of_round import check_family
@@ -95,6 +95,7 @@ class CohortSession:
 
     def _released(self, question: Round) -> Release:
         """Everyone's answers to a round, added up and published."""
+        check_affordable(self.study.value, question)
         asked = define_round(question)
         started = time.monotonic()
         answers = self._cohort.sum(asked.value, self._pool, threads=self._threads)

@@ -100,7 +100,7 @@ def _categories(axes: Axes, result: HistogramResult) -> None:
     )
     axes.set_xlabel("category, the most frequent first")
     name = NAMES[result.scenario.mechanism]
-    answer = f"ε = {result.query.epsilon:.3f} an answer, {result.report_bytes} bytes a report"
+    answer = f"ε = {result.query.epsilon:.3f} an answer, reports of {result.report_bytes} B"
     _finish(axes, f"{name}: {answer}")
 
 

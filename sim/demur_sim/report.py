@@ -66,20 +66,20 @@ def _counts(result: HistogramResult) -> dict[str, str]:
         query = each.query
         rows[f"{query.mechanism}: noise"] = (
             f"standard error {each.sigma:,.0f} of a count "
-            f"(epsilon {query.epsilon:.3f} an answer, {each.report_bytes} bytes a report)"
+            f"(epsilon {query.epsilon:.3f} an answer, {_bytes(each.report_bytes)} a report)"
         )
         if not each.answered_rounds:
             rows[f"{query.mechanism}: error"] = "nothing was released"
             continue
         rows[f"{query.mechanism}: error"] = (
-            f"{each.active_rmse:,.0f} (RMSE), in theory {each.theory_rmse:,.0f}; "
+            f"{each.active_rmse:,.0f} (RMSE, of who contributed), in theory {each.theory_rmse:,.0f}; "
             f"{each.worst_case_sigma:,.0f} in the worst case for all rounds"
         )
         rows[f"{query.mechanism}: held"] = (
             f"{each.coverage:.1%} of the intervals hold the people who contributed"
         )
     if result.answered_rounds:
-        rows["largest (truth)"] = ", ".join(
+        rows["largest totals (truth)"] = ", ".join(
             f"{row['category']:.0f}: {row['estimate']:,.0f} ({row['simulator_truth_everyone']:,.0f})"
             for row in result.totals()[:LARGEST]
         )
@@ -89,6 +89,10 @@ def _counts(result: HistogramResult) -> dict[str, str]:
         "refused once": _refused(result),
         "took": f"{sum(each.wall_s for each in result.side_by_side):.1f} s",
     }
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
 
 
 def _answered(result: Result) -> str:

@@ -78,11 +78,12 @@ class Session(Protocol):
                 value counts as nothing.
             categories: k, how many there are; >= 2.
             mechanism: how devices randomise their category.
-            epsilon: ε of the mechanism, nats; > 0. `histograms.epsilon_for_answers` says which is
-                the largest for so many answers.
+            epsilon: ε of this answer, nats; > 0. Not the study's, which pays for all of them:
+                `histograms.epsilon_for_answers` says which is the largest for so many answers.
 
         Raises:
-            ParameterError: as `ask`, or the study's mechanisms are Gaussian only.
+            ParameterError: as `ask`, or the study's mechanisms are Gaussian only, or no device
+                could afford a single answer.
             StateError: as `ask`.
             ConnectionLost: as `ask`.
         """

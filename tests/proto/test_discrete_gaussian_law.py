@@ -53,16 +53,16 @@ def just_above(value: float, truth: Decimal) -> bool:
     return exact * (1 - Fraction(1, 10**90)) <= Fraction(value) <= exact * (1 + CLOSED_FORM)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 50])
-@pytest.mark.parametrize("sigma", [0.05, 0.3, 0.5, 1.0, 1.5, 1.99, 2.0, 2.5, 4.0])
-@pytest.mark.parametrize("order", [1.0, 1 + 1e-9, 1.001, 1.25, 1.5, 2.0, 3.25, 7.7, 1e4 / 3])
+@pytest.mark.parametrize("steps", [1, 3, 50])
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 0.5, 1.0, 1.99, 2.0, 4.0])
+@pytest.mark.parametrize("order", [1.0, 1 + 1e-9, 1.001, 1.5, 3.25, 1e4 / 3])
 def test_a_divergence_is_the_sum_over_all_integers(steps: int, sigma: float, order: float) -> None:
     value = discrete_gaussian_renyi(steps, sigma=sigma, order=order)
 
     assert just_above(value, summed(steps, sigma, order))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     steps=st.integers(1, 9),
     sigma=log_uniform(0.05, 3.0),

@@ -84,7 +84,7 @@ EPSILONS = [1e-9, 1e-6, 1e-3, 0.1, 1.0, 5.0, 20.0, 50.0]
 # Rényi divergences.
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(pair=pairs(), order=orders | st.just(1.0))
 def test_a_divergence_is_the_sum_over_the_outputs_rounded_up(pair: Pair, order: float) -> None:
     value = levels_renyi(levels_of(pair), order=order)
@@ -169,7 +169,7 @@ def test_the_curvature_has_all_its_digits(x: float) -> None:
 # The zCDP of a pair.
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(pair=pairs(), tried=st.lists(orders, min_size=20, max_size=20))
 def test_no_order_is_above_the_zcdp_of_a_pair(pair: Pair, tried: list[float]) -> None:
     rho = levels_zcdp(levels_of(pair))
@@ -205,7 +205,7 @@ def test_binary_response_attains_what_any_pure_mechanism_can_cost(epsilon: float
     assert rho <= pure_rho(levels_renyi(binary(epsilon), order=math.inf))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(pair=pairs())
 def test_no_pair_costs_more_than_its_epsilon_alone_says(pair: Pair) -> None:
     levels = levels_of(pair)

@@ -29,7 +29,7 @@ def weight(study: Study, mechanism: Randomiser, categories: int, epsilon: float)
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     target=st.floats(0.1, 8.0),
     mechanism=st.sampled_from(Randomiser),

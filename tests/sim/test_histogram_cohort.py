@@ -142,7 +142,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(cases())
 def test_a_cohort_decides_and_says_what_its_devices_would(case: Case) -> None:
     cohort, silent = case.cohort(), case.cohort(Refusal.SILENT)

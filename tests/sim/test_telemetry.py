@@ -466,7 +466,7 @@ def test_a_person_reads_what_came_of_it(capsys: pytest.CaptureFixture[str], tmp_
         "hadamard: error",
         "8 bytes a report",
         "in theory",
-        "largest (truth)",
+        "largest totals (truth)",
         "in the worst case",
         "runs/telemetry-0/plot.png",
     ):

@@ -32,6 +32,9 @@ class DiscreteGaussianLinear:
     the noise is *not* for shares, since sums of discrete Gaussians are no discrete Gaussians. It is
     full in every view.
 
+    Charges are those of the law. What is drawn is within total variation 2⁻¹²³ of it for each coordinate
+    (docs/samplers.md), which costs (1 + e^ε) d 2⁻¹²³ in the δ of a report.
+
     Raises:
         ParameterError: a field is outside its range, or words would not fit 64 bits.
 

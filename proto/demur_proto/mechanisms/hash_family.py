@@ -19,7 +19,6 @@ MOST_CELLS = 1 << 31  #: of pairs of seed and value, so that one fits an int32
 AT_ONCE = 1 << 18  #: comparisons: their operands and results fit the second-level cache
 TABLE = 1 << 22  #: the most hash values in a table
 
-Narrow = np.ndarray[tuple[int], np.dtype[np.uint8 | np.uint16]]  # shape [n]
 Hashes = np.ndarray[tuple[int, int], np.dtype[np.uint8 | np.uint16]]  # shape [inputs, seeds]
 
 
@@ -90,10 +89,11 @@ class HashFamily:
         rows = max(64, min(AT_ONCE // width, TABLE // height))
         for at in range(0, len(seeds), rows):
             digits = [*self._digits(seeds[at : at + rows])]
-            high = digits[low:] if self.digits > 1 else [digits[0] * width]
+            high = digits[low:] if self.digits > 1 else [digits[0] * width % self.size]
+            left_of = [self.size - digit for digit in high]
             start = values[at : at + rows]
             parts = self._table(np.zeros_like(start), digits[:low], symbols=width)
-            left = self._table(start, [-digit for digit in high], symbols=height)
+            left = self._table(start, left_of, symbols=height)
             tall = max(1, AT_ONCE // parts.size)
             for top in range(0, height, tall):
                 hits = left[top : top + tall, None] == parts
@@ -112,21 +112,23 @@ class HashFamily:
             rest = higher
 
     def _table(self, start: Integers, factors: list[Integers], *, symbols: int) -> Hashes:
-        """`start` [n] plus Σ factors_i x_i mod g for every x below `symbols`."""
-        kind = np.uint8 if 2 * self.size <= 1 << 8 else np.uint16
+        """`start` [n] plus Σ factors_i x_i mod g for every x below `symbols`; all given are <= g."""
+        kind: np.dtype[np.uint8 | np.uint16]
+        kind = np.dtype(np.uint8 if 2 * self.size < 1 << 8 else np.uint16)
 
-        def reduced(number: Integers) -> Hashes:
-            return (number % self.size).astype(kind)[None]
+        def reduced(number: Hashes) -> Hashes:  # from 0 to 2g − 1: below g it is the smaller one
+            result: Hashes = np.minimum(number, number - kind.type(self.size))
+            return result
 
-        table = reduced(start)
+        table: Hashes = start.astype(kind)[None]
         for factor in factors:
             below = len(table)
             wanted = below * min(self.size, -(-symbols // below))
-            times = factor
+            times = reduced(factor.astype(kind)[None])
             while len(table) < wanted:  # twice as many multiples of the factor
-                more = table[: wanted - len(table)] + reduced(times)
-                table = np.concatenate([table, np.minimum(more, more - kind(self.size))])  # mod g
-                times = 2 * times
+                more = reduced(table[: wanted - len(table)] + times)
+                table = np.concatenate([table, more])
+                times = reduced(times + times)
         return table[:symbols]
 
 

@@ -53,6 +53,9 @@ class LaplaceSum:
     about its square at finite orders; 0 costs 0, exactly. What is charged is the rounded z: given its
     coin it is just another value. The noise is full in every view: it is not for shares.
 
+    Charges are those of the law. What is drawn is within total variation 2⁻¹²⁶ of it (docs/samplers.md)
+    and ends at 92 scales, so pure DP holds up to a δ of (1 + e^ε) 2⁻¹²⁶ for each report.
+
     Raises:
         ParameterError: a field is outside its range, or does not fit the others.
 

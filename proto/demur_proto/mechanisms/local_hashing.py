@@ -10,9 +10,16 @@ from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
+from demur_proto.finite_pairs import Level, apart_levels, levels_renyi, levels_zcdp
 from demur_proto.mechanisms.base import Estimate
-from demur_proto.mechanisms.frequencies import Frequencies, check_categories, check_symbol
+from demur_proto.mechanisms.frequencies import (
+    Frequencies,
+    check_categories,
+    check_reports,
+    check_sums,
+    check_symbol,
+    fits,
+)
 from demur_proto.mechanisms.hash_family import HashFamily, best_range
 from demur_proto.mechanisms.randomised_response import response_levels
 from demur_proto.mechanisms.symbols import check_symbols, encode_categories
@@ -23,6 +30,8 @@ from demur_proto.mechanisms.thresholds import (
     uniform_below,
 )
 from demur_proto.noise import Sampler
+
+ROWS = 1 << 14  #: drawn at a time, so that all passes over them stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +115,42 @@ class LocalHashing:
             ParameterError: the words are no symbols.
         """
         symbols = check_symbols(words, categories=self.categories)
+        reports: Words = np.empty((len(symbols), 1), dtype=np.int64)
+        for at in range(0, len(symbols), ROWS):
+            own = symbols[at : at + ROWS].astype(np.int64, copy=False)
+            reports[at : at + ROWS, 0] = self._draw(own, sampler)
+        return reports
+
+    def _draw(self, symbols: Integers, source: BitSource) -> Integers:
         family, count = self.family, len(symbols)
-        seeds = uniform_below(family.seeds, sampler, count)
+        seeds = uniform_below(family.seeds, source, count)
         hashed = family.hash(seeds, symbols)
-        kept = self.keep.draw(sampler, count)
-        other = uniform_below(self.hash_range - 1, sampler, count)
-        other += other >= hashed  # the others, without the true one
-        value = np.where(kept, hashed, other)
-        return (seeds * self.hash_range + value)[:, None]
+        kept = self.keep.draw(source, count)
+        values = uniform_below(self.hash_range - 1, source, count)
+        values += values >= hashed  # the others, without the true one
+        np.copyto(values, hashed, where=kept)
+        values += seeds * self.hash_range
+        return values
 
     def valid(self, reports: Words) -> Flags:
         """Server half: which reports [n, 1] are a seed with a value [n]."""
-        most = self.family.seeds * self.hash_range
-        inside: Flags = (reports[:, 0] >= 0) & (reports[:, 0] < most)
+        if not fits(reports, length=self.report_length):
+            return np.zeros(len(reports), dtype=np.bool_)
+        inside: Flags = (reports[:, 0] >= 0) & (reports[:, 0] < self.family.seeds * self.hash_range)
         return inside
 
     def tally(self, reports: Words) -> Integers:
-        """Server half: how many of valid reports [n, 1] support each category [k]; exact."""
-        seeds, values = np.divmod(reports[:, 0], self.hash_range)
+        """Server half: how many of valid reports [n, 1] support each category [k]; exact.
+
+        Raises:
+            ParameterError: the reports are not integers [n, 1], or hold no seed with a value.
+        """
+        check_reports(reports, length=self.report_length)
+        if not self.valid(reports).all():
+            most = self.family.seeds * self.hash_range - 1
+            raise ParameterError("reports", "another number", f"seeds with values, 0 to {most}")
+        seeds = reports[:, 0] // self.hash_range
+        values = reports[:, 0] - seeds * self.hash_range
         return self.family.supports(seeds, values)[1:]
 
     def estimate(self, sums: Integers, *, reports: int) -> Estimate:
@@ -132,8 +159,7 @@ class LocalHashing:
         Raises:
             ParameterError: the sums are not k counts, or there is no report.
         """
-        if sums.shape != (self.sums_length,):
-            raise ParameterError("sums", sums.shape, f"of shape [{self.sums_length}]")
+        check_sums(sums, length=self.sums_length)
         return self.frequencies.estimate(sums, reports=reports)
 
     def charge_renyi(self, symbol: int, *, order: float) -> float:
@@ -151,7 +177,8 @@ class LocalHashing:
         1.0
         """
         check_symbol(symbol, self.categories)
-        return levels_renyi(self._levels, order=order) if symbol else 0.0
+        charge = levels_renyi(self._levels, order=order)
+        return charge if symbol else 0.0
 
     def charge_given_seed(self, symbol: int, *, seed: int, order: float) -> float:
         """D_α of releasing this symbol against null once the seed is public, nats. Secret.
@@ -194,10 +221,17 @@ class LocalHashing:
 def joint_levels(epsilon: float, *, hash_range: int) -> tuple[Level, ...]:
     """Seed and value of one symbol against those of another, which collide with probability 1/g.
 
+    Args:
+        epsilon: ε, nats; 1e-9 to 50.
+        hash_range: g, not only a prime here; 2 to 2^53.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
     >>> [round(level.mass, 3) for level in joint_levels(math.log(3), hash_range=2)]
     [0.125, 0.375, 0.5]
     """
-    apart = 1 - 1 / hash_range
-    levels = response_levels(epsilon, options=hash_range)
-    parts = [Level(mass=apart * level.mass, log_ratio=level.log_ratio) for level in levels]
-    return (*parts, Level(mass=1 / hash_range, log_ratio=0.0))
+    check_epsilon(epsilon)
+    check_integer("hash_range", hash_range, 2, 1 << 53)
+    apart = (1 - 1 / hash_range) / (math.exp(epsilon) + hash_range - 1)
+    return apart_levels(epsilon, apart=apart)

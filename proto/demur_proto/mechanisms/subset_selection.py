@@ -9,21 +9,27 @@ import numpy as np
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
-from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
+from demur_proto.finite_pairs import Level, apart_levels, levels_renyi, levels_zcdp
 from demur_proto.mechanisms.base import Estimate
-from demur_proto.mechanisms.frequencies import Frequencies, check_categories, check_symbol
+from demur_proto.mechanisms.frequencies import (
+    Frequencies,
+    check_categories,
+    check_reports,
+    check_sums,
+    check_symbol,
+    fits,
+)
 from demur_proto.mechanisms.symbols import check_symbols, encode_categories
 from demur_proto.mechanisms.thresholds import (
-    WHOLE,
     Threshold,
     check_epsilon,
-    exp_below,
+    keep_threshold,
     uniform_below,
 )
 from demur_proto.noise import Sampler
 
 ROWS = 1 << 12  #: drawn at a time, so that all passes over them stay in the processor's cache
+FLAGS = 1 << 22  #: likewise, at most, where there are many categories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +67,8 @@ class SubsetSelection:
         options = self.categories + 1
         if self.size == 0:
             object.__setattr__(self, "size", best_size(self.epsilon, options=options))
-        weight = self.size * exp_below(self.epsilon)
-        share = math.floor(WHOLE * weight / (weight + options - self.size))
-        object.__setattr__(self, "own", Threshold(numerator=share))
+        others = Fraction(options - self.size, self.size)
+        object.__setattr__(self, "own", keep_threshold(self.epsilon, others=others))
 
     @property
     def report_length(self) -> int:
@@ -98,42 +103,50 @@ class SubsetSelection:
         """
         symbols = check_symbols(words, categories=self.categories)
         reports: Words = np.empty((len(symbols), self.categories), dtype=np.int64)
-        for at in range(0, len(symbols), ROWS):
-            reports[at : at + ROWS] = self._draw(symbols[at : at + ROWS], sampler)
+        rows = max(1, min(ROWS, FLAGS // self.categories))
+        for at in range(0, len(symbols), rows):
+            own = symbols[at : at + rows].astype(np.int64, copy=False)
+            reports[at : at + rows] = self._draw(own, sampler)
         return reports
 
     def _draw(self, symbols: Integers, source: BitSource) -> Flags:
+        """The subsets as flags [n, k], by Floyd's method.
+
+        The k symbols that are not one's own have a column each, in which they stand in their order,
+        but for the last one: that takes the place of one's own, whose column is the last. What is
+        drawn, and in what order, does not depend on any symbol.
+        """
         count, others = len(symbols), self.categories
-        rows = np.arange(count)
-        # The last column stands for one's own symbol, the others for the rest.
-        chosen = np.zeros((count, others + 1), dtype=np.bool_)
+        row = np.arange(count) * (others + 1)
+        flags = np.zeros(count * (others + 1), dtype=np.bool_)
         own = self.own.draw(source, count)
-        chosen[:, others] = own
-        # Floyd's method: a uniform subset of the rest, one element more where own is not in it.
+        # A uniform subset of the others: w of them, or one less where own is in it.
         for last in range(others - self.size, others):
-            picked = uniform_below(last + 1, source, count)
-            picked[chosen[rows, picked]] = last
-            if last == others - self.size:
-                chosen[rows[~own], picked[~own]] = True
-            else:
-                chosen[rows, picked] = True
-        # One's own symbol changes places with the last one.
-        swapped = chosen[rows, symbols]
-        chosen[rows, symbols] = chosen[:, others]
-        elsewhere = symbols != others
-        chosen[elsewhere, others] = swapped[elsewhere]
-        return chosen[:, 1:]  # symbol 0 is null
+            place = uniform_below(last + 1, source, count)
+            place += row
+            np.copyto(place, row + last, where=flags[place])
+            flags[place] = ~own if last == others - self.size else True
+        flags[row + others] = flags[row + symbols]
+        flags[row + symbols] = own
+        return flags.reshape(count, others + 1)[:, 1:]  # symbol 0 is null
 
     def valid(self, reports: Words) -> Flags:
         """Server half: which reports [n, k] are w of the symbols [n]."""
-        bits = ((reports == 0) | (reports == 1)).all(axis=1)
-        held = np.where(bits[:, None], reports, 0).sum(axis=1)
-        inside: Flags = bits & ((held == self.size) | (held == self.size - 1))
+        if not fits(reports, length=self.report_length):
+            return np.zeros(len(reports), dtype=np.bool_)
+        inside: Flags = ((reports == 0) | (reports == 1)).all(axis=1)
+        held = reports.sum(axis=1)  # of a row that is not inside, whatever it may be
+        inside &= (held == self.size) | (held == self.size - 1)
         return inside
 
     def tally(self, reports: Words) -> Integers:
-        """Server half: how often each category was in the subset [k]; exact."""
-        sums: Integers = reports.sum(axis=0)
+        """Server half: how often each category was in the subset [k]; exact.
+
+        Raises:
+            ParameterError: the reports are not integers [n, k].
+        """
+        check_reports(reports, length=self.report_length)
+        sums: Integers = reports.sum(axis=0, dtype=np.int64)
         return sums
 
     def estimate(self, sums: Integers, *, reports: int) -> Estimate:
@@ -142,8 +155,7 @@ class SubsetSelection:
         Raises:
             ParameterError: the sums are not k counts, or there is no report.
         """
-        if sums.shape != (self.categories,):
-            raise ParameterError("sums", sums.shape, f"of shape [{self.categories}]")
+        check_sums(sums, length=self.sums_length)
         return self.frequencies.estimate(sums, reports=reports)
 
     def charge_renyi(self, symbol: int, *, order: float) -> float:
@@ -161,7 +173,8 @@ class SubsetSelection:
         1.0
         """
         check_symbol(symbol, self.categories)
-        return levels_renyi(self._levels, order=order) if symbol else 0.0
+        charge = levels_renyi(self._levels, order=order)
+        return charge if symbol else 0.0
 
     def charge_zcdp(self, symbol: int) -> float:
         """ρ of releasing this symbol against null, nats, rounded up. Secret."""
@@ -184,7 +197,7 @@ def best_size(epsilon: float, *, options: int) -> int:
     2
     """
     check_epsilon(epsilon)
-    check_integer("options", options, 2)
+    check_integer("options", options, 2, 1 << 53)
     grown = math.exp(epsilon)
 
     def variance(size: int) -> float:
@@ -197,19 +210,22 @@ def best_size(epsilon: float, *, options: int) -> int:
 
 
 def subset_levels(epsilon: float, *, options: int, size: int) -> tuple[Level, ...]:
-    """Subsets of one symbol against those of another: with the first only, the second only, or both.
+    """Subsets of one symbol against those of another: with the first only, the second only, or not.
+
+    Args:
+        epsilon: ε, nats; 1e-9 to 50.
+        options: how many symbols there are; 2 to 2^53.
+        size: w; 1 to options − 1.
+
+    Raises:
+        ParameterError: an argument is outside its range.
 
     >>> [round(level.mass, 3) for level in subset_levels(math.log(3), options=8, size=2)]
     [0.143, 0.429, 0.429]
     """
-    grown = math.exp(epsilon)
-    whole = size * grown + options - size
-    first = size * (options - size) / ((options - 1) * whole)
-    both = Fraction((size - 1) * size, options - 1)
-    neither = Fraction((options - size) * (options - size - 1), options - 1)
-    same = (float(both) * grown + float(neither)) / whole
-    pair = (
-        Level(mass=first, log_ratio=epsilon),
-        Level(mass=first * grown, log_ratio=-epsilon),
-    )
-    return (*pair, Level(mass=same, log_ratio=0.0)) if same else pair
+    check_epsilon(epsilon)
+    check_integer("options", options, 2, 1 << 53)
+    check_integer("size", size, 1, options - 1)
+    whole = size * math.exp(epsilon) + options - size
+    apart = size * (options - size) / (options - 1) / whole
+    return apart_levels(epsilon, apart=apart)

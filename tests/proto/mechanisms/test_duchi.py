@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proto.mechanisms.laws import Law, divergence, exp_bound_below
 from tests.proto.mechanisms.recorded import RecordedBits, words_of
@@ -123,13 +123,15 @@ def test_binary_response_against_a_fair_coin_is_the_coin_of_1_with_that_epsilon(
     epsilon: float, order: float
 ) -> None:
     kept = exp_bound_below(epsilon) / (exp_bound_below(epsilon) + 1)
-    answer, nothing = {1: kept, 0: 1 - kept}, {1: Fraction(1, 2), 0: Fraction(1, 2)}
+    answer: Law = {1: kept, 0: 1 - kept}
+    nothing: Law = {1: Fraction(1, 2), 0: Fraction(1, 2)}
 
     for value in (1.0, -1.0):
         curve = levels_renyi(coin_levels(value, 0.0, epsilon=epsilon), order=order)
         assert curve == pytest.approx(float(divergence(answer, nothing, order)), rel=1e-12)
 
 
+@settings(max_examples=30)
 @given(first=st.floats(0, 1), second=st.floats(0, 1), epsilon=st.sampled_from(EPSILONS))
 def test_charges_rise_with_the_size_of_the_value_and_forget_its_sign(
     first: float, second: float, epsilon: float

@@ -235,6 +235,9 @@ def test_reports_of_another_mechanism_are_not_valid(name: str) -> None:
     reports[2, 0] = -1
 
     assert mechanism.valid(reports).tolist() == [True, False, False]
+    wider = np.concatenate([reports[:1], reports[:1]], axis=1)
+    assert mechanism.valid(wider).tolist() == [False]
+    assert mechanism.valid(reports[:1].astype(float)).tolist() == [False]
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
