@@ -72,11 +72,11 @@ def _counts(result: HistogramResult) -> dict[str, str]:
             rows[f"{query.mechanism}: error"] = "nothing was released"
             continue
         rows[f"{query.mechanism}: error"] = (
-            f"{each.active_rmse:,.0f} (RMSE, of who contributed), in theory {each.theory_rmse:,.0f}; "
-            f"{each.worst_case_sigma:,.0f} in the worst case for all rounds"
+            f"{each.active_rmse:,.0f} (RMSE of active people), in theory {each.theory_rmse:,.0f}; "
+            f"{each.worst_case_sigma:,.0f} in the worst case"
         )
         rows[f"{query.mechanism}: held"] = (
-            f"{each.coverage:.1%} of the intervals hold the people who contributed"
+            f"{each.coverage:.1%} of the intervals hold the active people, those who contributed"
         )
     if result.answered_rounds:
         rows["largest totals (truth)"] = ", ".join(

@@ -183,8 +183,8 @@ class LocalHashing:
     def charge_given_seed(self, symbol: int, *, seed: int, order: float) -> float:
         """D_α of releasing this symbol against null once the seed is public, nats. Secret.
 
-        Sound because the seed is drawn without regard to data: a filter may treat it as public
-        before the value is drawn.
+        Sound because the seed is drawn without regard to data: a filter that decides once it is
+        drawn, and sends it whatever it decides, may treat it as public. Rounds charge `joint`.
 
         Args:
             symbol: 0 for null, or a category plus 1.
