@@ -18,7 +18,7 @@ def cap_share(height: float, *, dimension: int) -> float:
         dimension: d; 2 to 2^24.
 
     Returns:
-        The share, within 1e-13 relative.
+        The share, within `share_error` relative.
 
     Raises:
         ParameterError: an argument is outside its range.
@@ -42,6 +42,18 @@ def cap_share(height: float, *, dimension: int) -> float:
     if square * (a + 2.5) > 1.5:  # 1 − h² < (a + 1)/(a + 2.5): the fraction converges fast
         return 0.5 * front / a / _fraction(1 - square, a, 0.5)
     return 0.5 * (1 - 2 * front / _fraction(square, 0.5, a))
+
+
+def share_error(dimension: int) -> float:
+    """How much `cap_share` may be wrong by, relative: the continued fraction cancels near 1.
+
+    The worst seen, at h near 1.8/√d, is a third of it: 6e-10 in ten million dimensions.
+
+    >>> share_error(1000) < 3e-13
+    True
+    """
+    check_dimension(dimension)
+    return 1e-13 + dimension * 2.0**-53
 
 
 def cap_density(height: float, *, dimension: int) -> float:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.spherical_caps import cap_density, cap_share, gamma_ratio
+from demur_proto.spherical_caps import cap_density, cap_share, gamma_ratio, share_error
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
 
@@ -76,3 +76,19 @@ def test_what_is_no_height_is_refused(height: float) -> None:
 def test_what_is_no_dimension_is_refused(dimension: int) -> None:
     with pytest.raises(ParameterError, match=r"^dimension "):
         cap_share(0.5, dimension=dimension)
+
+
+@pytest.mark.parametrize("dimension", [344, 9_987, 61_901])
+@pytest.mark.parametrize("reach", [1.70, 1.80, 1.83, 1.90, 3.0, 18.0])
+def test_the_stated_error_holds_where_the_fraction_cancels_most(
+    dimension: int, reach: float
+) -> None:
+    height = reach / math.sqrt(dimension - 1)
+    scale = (dimension - 2) / 2 * math.log1p(-height * height)
+    whole = 2 * integral(0.0, dimension, moment=0)
+    expected = math.exp(scale) * integral(height, dimension, moment=0) / whole
+
+    error = abs(cap_share(height, dimension=dimension) / expected - 1)
+
+    # The integral's own error is its power's, in digits; both together are half the bound.
+    assert error < share_error(dimension) + 4e-16 * dimension

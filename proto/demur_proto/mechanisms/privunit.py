@@ -14,8 +14,15 @@ from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.frequencies import MOST_REPORTS
 from demur_proto.mechanisms.thresholds import WHOLE, Threshold
 from demur_proto.noise import Sampler
-from demur_proto.spherical_caps import cap_density, cap_share, check_dimension, check_height
+from demur_proto.spherical_caps import (
+    cap_density,
+    cap_share,
+    check_dimension,
+    check_height,
+    share_error,
+)
 
+LEAST_PROBABILITY = 1e-9  #: of the cap, far above the threshold's steps of 2⁻¹²⁸
 SHARE_SLACK = 2.0**-42  #: charges are of a cap smaller by this, relative: `cap_share` errs by less
 ROUNDING = 1e-9  #: of the squared length of unit vectors in floating point
 
@@ -58,9 +65,11 @@ class PrivUnit:
         check_height(self.height)
         share = cap_share(self.height, dimension=self.dimension)
         number = isinstance(self.probability, float) and share < self.probability < 1
-        if not number or share < 1e-90:
+        if not number or share < 1e-90 or self.probability < LEAST_PROBABILITY:
             raise ParameterError(
-                "probability", self.probability, f"more than the cap's share {share:.6g}, below 1"
+                "probability",
+                self.probability,
+                f"more than the cap's share {share:.6g}, at least {LEAST_PROBABILITY:g}, below 1",
             )
         object.__setattr__(self, "share", share)
         numerator = math.floor(WHOLE * Fraction(self.probability))
@@ -196,7 +205,7 @@ class PrivUnit:
 
     @property
     def _least_share(self) -> float:
-        return self.share * (1 - SHARE_SLACK)
+        return self.share * (1 - SHARE_SLACK - share_error(self.dimension))
 
     def _cosines(
         self, sampler: Sampler, inside: Flags

@@ -117,6 +117,7 @@ def test_charges_come_from_the_cap_and_its_share() -> None:
         ({"probability": 0.1}, "probability"),
         ({"probability": math.nan}, "probability"),
         ({"dimension": 100_000, "height": 0.9}, "probability"),
+        ({"dimension": 1 << 24, "height": 0.003, "probability": 2e-33}, "probability"),
     ],
 )
 def test_impossible_parameters_are_refused_in_one_line(wrong: dict[str, float], field: str) -> None:
