@@ -200,7 +200,7 @@ class PrivUnit:
         often, share = self.probability, self._least_share
         return (
             Level(mass=share, log_ratio=math.log1p((often - share) / share)),
-            Level(mass=1 - share, log_ratio=math.log1p((share - often) / (1 - share))),
+            Level(mass=1 - share, log_ratio=_log_ratio(1 - often, 1 - share)),
         )
 
     @property
@@ -245,6 +245,16 @@ def _directions(sampler: Sampler, count: int, dimension: int) -> Values:
     normal = normal[:, :dimension]
     directions: Values = normal / np.linalg.norm(normal, axis=1, keepdims=True)
     return directions
+
+
+def _log_ratio(mine: float, theirs: float) -> float:
+    """ln(mine/theirs), with all its digits also where they are nearly the same.
+
+    >>> _log_ratio(0.25, 1.0) == math.log(0.25)
+    True
+    """
+    part = (mine - theirs) / theirs
+    return math.log1p(part) if abs(part) < 0.5 else math.log(mine / theirs)
 
 
 def _check_flag(direction: bool) -> None:

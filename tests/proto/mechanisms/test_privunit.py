@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -146,3 +147,17 @@ def test_bad_rows_are_refused_without_being_repeated() -> None:
         mechanism.variance(3, reports=2)
     with pytest.raises(ParameterError, match=r"^direction "):
         mechanism.charge_renyi(1, order=2.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("probability", [1 - 1e-6, 1 - 1e-9, math.nextafter(1.0, 0.0)])
+def test_a_cap_that_is_all_but_certain_is_charged_for_the_rare_outside(
+    probability: float,
+) -> None:
+    for height in (0.0, 0.1, 0.5):  # Archimedes: the share is (1 - h)/2 in three dimensions
+        mechanism = PrivUnit(dimension=3, probability=probability, height=height)
+        rare = Fraction(1) - Fraction(probability)
+
+        exact = math.log((1 + Fraction(height)) / 2 / rare)
+
+        assert mechanism.charge_pure(True) >= exact * (1 - 1e-15)
+        assert mechanism.charge_pure(True) == pytest.approx(exact, rel=1e-11)
