@@ -92,9 +92,7 @@ class Device:
     def _seal(
         self, asked: Defined[Round], mechanism: Mechanism, value: Values | None
     ) -> report_pb2.Report:
-        shape = (1, asked.value.query.value_length)
-        if value is None or value.shape != shape:
-            value = np.full(shape, np.nan)  # no value: every mechanism encodes it as nothing
+        value = _as_numbers(value, shape=(1, asked.value.query.value_length))
         weight = asked.value.weight
         if self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
             radius = self._filter.radius(weight=weight, largest=mechanism.largest)
@@ -126,3 +124,16 @@ class Device:
         if sealed is not None and sealed.round_hash != asked.hash:
             raise ParameterError("round", number, "the round that had this number before")
         return mechanism_for(self.study.value, asked.value)
+
+
+def _as_numbers(value: Values | None, *, shape: tuple[int, int]) -> Values:
+    """The value as doubles; NaN, which every mechanism encodes as nothing, for whatever is none.
+
+    Narrower numbers could overflow on the way to the grid, and an error would depend on data.
+    """
+    try:
+        if value is not None and value.shape == shape and not np.ma.isMaskedArray(value):
+            return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return np.full(shape, np.nan)

@@ -265,6 +265,28 @@ async def test_slow_and_fast_devices_send_in_the_same_slot_and_what_is_late_is_c
     assert [remaining(device) < budget for device in devices] == [True] * 3 + [False] * 3
 
 
+async def test_a_report_that_takes_long_to_make_does_not_show_when_its_value_was_ready(
+    collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    class Laborious(NoNoise):
+        """Drawing takes longer than the last tenth of the slot."""
+
+        def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
+            time.sleep(0.3)
+            return super().gaussian(steps, reports=reports, dimension=dimension)
+
+    await collector.open_round(asking(1, answer_after_ms=400).definition)
+    waits = []
+    for takes_s in (0.0, 0.8):  # one after the other: drawing holds up whoever shares the loop
+        seen = Seen()
+        device = Device(STUDY, Always(1.0, takes_s=takes_s), Laborious())
+        with anyio.fail_after(DEADLINE_S):
+            await visit(device, channel, last_round=1, watcher=seen)
+        waits.append(seen.sent_at[1] - seen.received_at[1])
+
+    assert abs(waits[0] - waits[1]) <= TOLERANCE_S  # sent at once, they would be 0.26 s apart
+
+
 async def test_a_device_never_waits_for_the_slow_sources_of_others(
     collector: Collector, channel: grpc.aio.Channel
 ) -> None:

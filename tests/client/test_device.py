@@ -433,3 +433,17 @@ def test_a_device_says_the_same_words_as_in_a_cohort(
         device = Device(of, Owner(*(row[person] for row in values)), own)
         alone = [contents(answer(device, asked), asked)[0] for asked in rounds]
         assert alone == [row[person] for row in together]
+
+
+@pytest.mark.parametrize("kind", ["int8", "float16", "float32", "object", "bool"])
+def test_a_value_of_another_number_type_is_the_same_value_or_cover(kind: str) -> None:
+    asked = ask(1)
+    device = Device(STUDY, Owner(1.0), noisy(), secret=SECRET)
+    other = Device(STUDY, Owner(1.0), noisy(), secret=SECRET)
+
+    report = device.report(asked, np.array([[1]], dtype=kind))
+
+    assert report == other.report(asked, np.array([[1.0]]))
+    for strange in (np.array([["no"]], dtype=object), np.ma.array([[1.0]], mask=True)):
+        cover = Device(STUDY, Owner(1.0), noisy(), secret=SECRET).report(asked, strange)
+        assert cover == Device(STUDY, Owner(1.0), noisy(), secret=SECRET).report(asked, None)

@@ -47,6 +47,8 @@ class GaussianLinear:
             raise ParameterError(
                 "grid_exponent", self.grid_exponent, "coarser: words would not fit 64 bits"
             )
+        if not self.noise_steps > 0:
+            raise ParameterError("sigma", self.sigma, "more: it is nothing in grid steps")
         if self.shares > 1 and not self.noise_steps >= FEWEST_NOISE_STEPS:
             finest = math.frexp(self.share_sigma)[1] - FEWEST_NOISE_STEPS.bit_length()
             raise ParameterError(
@@ -187,7 +189,7 @@ class GaussianLinear:
             raise ParameterError("values", values.shape, f"of shape [n, {self.dimension}]")
         radius = self.squared_radius
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.ldexp(values, -self.grid_exponent)
+            scaled = np.ldexp(values.astype(np.float64, copy=False), -self.grid_exponent)
             plain = (np.rint(scaled) == scaled).all(axis=1)
             # Squares of floats decide only where integers could not overflow; integers decide the
             # rest below.
