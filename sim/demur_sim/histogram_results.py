@@ -11,7 +11,7 @@ import numpy as np
 from demur_proto.arrays import Values
 from demur_proto.guarantee import Guarantee
 from demur_proto.histograms import epsilon_for_answers
-from demur_proto.mechanisms.base import Categorical
+from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.of_round import (
     guarantee_for,
     randomiser_of,

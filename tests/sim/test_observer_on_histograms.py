@@ -5,11 +5,9 @@ classifier sees who sent when, how much, and which reply came back. Times are me
 fixes them: where they matter, a second run decides, and a leak fails both.
 """
 
-import math
-import time
-
 import anyio
 import numpy as np
+from tests.sim.on_the_wire import OnTheWire
 
 from demur_client.agent import visit
 from demur_client.connection import connected
@@ -90,26 +88,6 @@ async def test_whoever_ran_out_looks_like_everybody_else_in_a_run_over_processes
 # ---- real devices ----------------------------------------------------------------------------
 
 DEVICES, VISITS = 60, 10
-
-
-class OnTheWire:
-    """A watcher of one device, who writes down what `Recorder` keeps of all."""
-
-    def __init__(self, recorder: Recorder, index: int) -> None:
-        self._recorder = recorder
-        self._who = np.array([index])
-        self._received_s = math.nan
-
-    def received(self, round_number: int) -> None:
-        self._recorder.received(round_number)
-        self._received_s = time.monotonic()
-
-    def sent(self, round_number: int, *, size_bytes: int) -> None:
-        waited = time.monotonic() - self._received_s
-        self._recorder.sent(round_number, self._who, size_bytes=size_bytes, time_s=waited)
-
-    def answered(self, round_number: int, *, disposition: int) -> None:
-        self._recorder.answered(round_number, self._who, np.array([disposition]))
 
 
 class Half:

@@ -6,13 +6,10 @@ report takes the same path as any other, whatever the mechanism.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.noise import Sampler
-
-if TYPE_CHECKING:
-    from demur_proto.mechanisms.frequencies import Frequencies
 
 CONFIDENCE = 0.95  #: of the intervals around estimates
 TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
@@ -70,21 +67,3 @@ class Mechanism(Protocol):
         Raises:
             ParameterError: the sums are not of shape [s], or there is no report.
         """
-
-
-class Categorical(Mechanism, Protocol):
-    """A mechanism for one of k categories, each of which costs the same and nothing costs nothing.
-
-    Its words are symbols [n, 1]: 0 is nothing, category c is c + 1. A symbol is secret, and so is
-    what it costs.
-    """
-
-    @property
-    def frequencies(self) -> "Frequencies":
-        """How reports support categories, and so how far estimates are off."""
-
-    def charge_zcdp(self, symbol: int) -> float:
-        """ρ of a report about this symbol, against nothing; nats, rounded up."""
-
-    def charge_pure(self, symbol: int) -> float:
-        """ε of a report about this symbol, against nothing; nats, rounded up."""

@@ -6,36 +6,34 @@ from fractions import Fraction
 
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, apart_levels, levels_renyi, levels_zcdp
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.finite_pairs import Level, apart_levels, levels_renyi
+from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.frequencies import (
     Frequencies,
     check_categories,
     check_reports,
-    check_sums,
     check_symbol,
     fits,
 )
 from demur_proto.mechanisms.hash_family import HashFamily, best_range
 from demur_proto.mechanisms.randomised_response import response_levels
-from demur_proto.mechanisms.symbols import check_symbols, encode_categories
+from demur_proto.mechanisms.symbols import check_symbols
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
     keep_threshold,
     uniform_below,
 )
-from demur_proto.noise import Sampler
 
 ROWS = 1 << 14  #: drawn at a time, so that all passes over them stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalHashing:
+class LocalHashing(Categorical):
     """Hash one's symbol to a small range by a random public seed, and answer by randomised response.
 
         value = h_seed(symbol) with probability p = e^ε/(e^ε + g − 1) as an integer threshold, or
@@ -62,10 +60,10 @@ class LocalHashing:
     >>> mechanism = LocalHashing(categories=4, epsilon=math.log(4))
     >>> mechanism.hash_range, round(float(mechanism.frequencies.own), 12)
     (5, 0.5)
+    >>> round(mechanism.charge_renyi(1, order=math.inf) - math.log(4), 12)
+    0.0
     """
 
-    categories: int  #: k; 2 to 2^20
-    epsilon: float  #: ε of a report, nats; 1e-9 to 50
     hash_range: int = 0  #: g, a prime; 0 takes the one with the least variance
     keep: Threshold = field(init=False, repr=False)  #: p
 
@@ -95,18 +93,9 @@ class LocalHashing:
         return self.categories
 
     @property
-    def largest(self) -> int:
-        """The largest charge that `encode` gives, in round weights."""
-        return 1
-
-    @property
     def frequencies(self) -> Frequencies:
         """How reports support categories: p and 1/g, exactly."""
         return Frequencies(own=self.keep.probability, other=Fraction(1, self.hash_range))
-
-    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
-        """Device half, before the decision: categories [n, 1] to symbols [n, 1]; see `symbols`."""
-        return encode_categories(values, categories=self.categories)
 
     def randomise(self, words: Words, sampler: BitSource) -> Words:
         """Device half, after the decision: symbols [n, 1] to reports [n, 1].
@@ -153,33 +142,6 @@ class LocalHashing:
         values = reports[:, 0] - seeds * self.hash_range
         return self.family.supports(seeds, values)[1:]
 
-    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
-        """Server half: support counts [k] of n reports to people with each; see `Frequencies`.
-
-        Raises:
-            ParameterError: the sums are not k counts, or there is no report.
-        """
-        check_sums(sums, length=self.sums_length)
-        return self.frequencies.estimate(sums, reports=reports)
-
-    def charge_renyi(self, symbol: int, *, order: float) -> float:
-        """D_α of releasing this symbol against null, seed and value together, nats. Secret.
-
-        Args:
-            symbol: 0 for null, or a category plus 1.
-            order: α; 1 (KL) or more, or infinite.
-
-        Raises:
-            ParameterError: an argument is outside its range.
-
-        >>> mechanism = LocalHashing(categories=4, epsilon=1.0)
-        >>> round(mechanism.charge_renyi(1, order=math.inf), 12)
-        1.0
-        """
-        check_symbol(symbol, self.categories)
-        charge = levels_renyi(self._levels, order=order)
-        return charge if symbol else 0.0
-
     def charge_given_seed(self, symbol: int, *, seed: int, order: float) -> float:
         """D_α of releasing this symbol against null once the seed is public, nats. Secret.
 
@@ -203,15 +165,6 @@ class LocalHashing:
         if hashed[0] == hashed[1]:
             return 0.0
         return levels_renyi(response_levels(self.epsilon, options=self.hash_range), order=order)
-
-    def charge_zcdp(self, symbol: int) -> float:
-        """ρ of releasing this symbol against null, nats, rounded up. Secret."""
-        check_symbol(symbol, self.categories)
-        return levels_zcdp(self._levels) if symbol else 0.0
-
-    def charge_pure(self, symbol: int) -> float:
-        """ε of releasing this symbol against null, nats, rounded up. Secret."""
-        return self.charge_renyi(symbol, order=math.inf)
 
     @property
     def _levels(self) -> tuple[Level, ...]:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from demur_proto.errors import ParameterError
 from demur_proto.grid import charge_weight, round_weight
 from demur_proto.guarantee import Guarantee, guarantee_of
-from demur_proto.mechanisms.base import Categorical, Mechanism
+from demur_proto.mechanisms.base import Mechanism
+from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.hadamard import HadamardResponse
 from demur_proto.mechanisms.local_hashing import LocalHashing
@@ -34,13 +35,10 @@ def mechanism_for(study: Study, asked: Round) -> Mechanism:
         raise ParameterError("number", asked.number, f"<= the horizon {study.horizon}")
     query = asked.query
     mechanism = mechanism_of(study, query)
-    if isinstance(query, Histogram):
-        _check_histogram(study, asked, query)
-        return mechanism
-    weight = weight_of(study, query)
-    if asked.weight != weight:
-        raise ParameterError("weight", asked.weight, f"{weight}, which the noise and grid imply")
-    _check_words(study, asked.word_type, GaussianLinear.of(study, query))
+    if isinstance(query, Histogram) and isinstance(mechanism, Categorical):
+        _check_histogram(study, asked, query, mechanism)
+    elif isinstance(mechanism, GaussianLinear):
+        _check_linear(study, asked, mechanism)
     return mechanism
 
 
@@ -110,12 +108,7 @@ def sized(query: Histogram) -> Histogram:
     Raises:
         ParameterError: as `randomiser_of`.
     """
-    mechanism = randomiser_of(query)
-    if isinstance(mechanism, LocalHashing):
-        return replace(query, size=mechanism.hash_range)
-    if isinstance(mechanism, SubsetSelection):
-        return replace(query, size=mechanism.size)
-    return query
+    return replace(query, size=_size_of(randomiser_of(query)))
 
 
 def guarantee_for(study: Study, query: Query) -> Guarantee:
@@ -185,11 +178,18 @@ def report_length_of(query: Query) -> int:
     return randomiser_of(query).report_length
 
 
-def _check_histogram(study: Study, asked: Round, query: Histogram) -> None:
-    complete = sized(query)
-    if query != complete:
-        raise ParameterError("size", query.size, f"stated, as {complete.size} for example")
-    charge = randomiser_of(query).charge_zcdp(ANY_CATEGORY)
+def _size_of(mechanism: Categorical) -> int:
+    """What a round states as the mechanism's size; 0 where it has none."""
+    if isinstance(mechanism, LocalHashing):
+        return mechanism.hash_range
+    return mechanism.size if isinstance(mechanism, SubsetSelection) else 0
+
+
+def _check_histogram(study: Study, asked: Round, query: Histogram, mechanism: Categorical) -> None:
+    size = _size_of(mechanism)
+    if query.size != size:
+        raise ParameterError("size", query.size, f"stated, as {size} for example")
+    charge = mechanism.charge_zcdp(ANY_CATEGORY)
     low = _category_weight(study, charge)
     high = _category_weight(study, charge * (1 + MOST_MARGIN))
     if not low <= asked.weight <= high:
@@ -210,10 +210,14 @@ def _check_size(name: str, size: int, study: Study) -> None:
         raise ParameterError(name, size, f"<= {study.maximum_dimension}, the study's most")
 
 
-def _check_words(study: Study, word_type: WordType, mechanism: GaussianLinear) -> None:
+def _check_linear(study: Study, asked: Round, mechanism: GaussianLinear) -> None:
+    weight = weight_of(study, asked.query)
+    if asked.weight != weight:
+        raise ParameterError("weight", asked.weight, f"{weight}, which the noise and grid imply")
     limit = mechanism.word_limit
-    if word_type is WordType.BIT or limit > word_type.limit:
-        raise ParameterError("word_type", str(word_type), f"able to hold {limit} and its negative")
+    if asked.word_type is WordType.BIT or limit > asked.word_type.limit:
+        expected = f"able to hold {limit} and its negative"
+        raise ParameterError("word_type", str(asked.word_type), expected)
     if limit * study.minimum_cohort >= 1 << 63:
         raise ParameterError(
             "grid_exponent", mechanism.grid_exponent, "coarser: sums would overflow"

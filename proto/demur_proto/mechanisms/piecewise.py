@@ -14,7 +14,7 @@ from demur_proto.finite_pairs import Level, apart_levels, levels_renyi, levels_z
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.frequencies import check_reports, fits
 from demur_proto.mechanisms.graded import FULL_CHARGE, GradedCharges
-from demur_proto.mechanisms.interval import check_squares, check_steps
+from demur_proto.mechanisms.interval import check_squares, check_steps, to_steps
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
@@ -101,13 +101,9 @@ class PiecewiseMean:
         Raises:
             ParameterError: the values are not of shape [n, 1].
         """
-        if values.ndim != 2 or values.shape[1] != 1:
-            raise ParameterError("values", values.shape, "of shape [n, 1]")
         with np.errstate(invalid="ignore"):
-            steps = np.where(np.abs(values) <= 1, values, 0.0) * self.reach
-        low = np.floor(steps)
-        coins = sampler.uniform(reports=len(values), dimension=1)
-        shifts: Words = low.astype(np.int64) + (coins < steps - low)
+            cells = np.where(np.abs(values) <= 1, values, np.nan) * self.reach
+        shifts = to_steps(cells, sampler, exponent=0, reach=self.reach)
         return shifts, self.charges.of_steps(shifts[:, 0])
 
     def randomise(self, words: Words, sampler: BitSource) -> Words:

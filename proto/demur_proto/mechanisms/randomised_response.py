@@ -5,21 +5,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Integers, Values, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
-from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.finite_pairs import Level
 from demur_proto.mechanisms.frequencies import (
     MOST_CATEGORIES,
     Frequencies,
     check_categories,
-    check_sums,
-    check_symbol,
-    fits,
     tally_indices,
 )
-from demur_proto.mechanisms.symbols import check_range, check_symbols, encode_categories
+from demur_proto.mechanisms.one_index import OneIndex, Symbols
+from demur_proto.mechanisms.symbols import encode_categories
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
@@ -28,13 +25,9 @@ from demur_proto.mechanisms.thresholds import (
 )
 from demur_proto.noise import Sampler
 
-ROWS = 1 << 14  #: drawn at a time, so that all passes over them stay in the processor's cache
-
-Symbols = np.ndarray[tuple[int], np.dtype[np.int32]]  # shape [n]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KaryRandomisedResponse:
+class KaryRandomisedResponse(OneIndex):
     """Report one's symbol with probability p, or else any other one, all equally likely.
 
     Symbols are the k categories and null, k + 1 in all, on both sides:
@@ -56,10 +49,10 @@ class KaryRandomisedResponse:
     >>> mechanism = KaryRandomisedResponse(categories=3, epsilon=math.log(9))
     >>> round(float(mechanism.frequencies.own), 12), round(float(mechanism.frequencies.other), 12)
     (0.75, 0.083333333333)
+    >>> round(mechanism.charge_renyi(1, order=math.inf) - math.log(9), 12)
+    0.0
     """
 
-    categories: int  #: k; 2 to 2^20
-    epsilon: float  #: ε of a report, nats; 1e-9 to 50
     keep: Threshold = field(init=False, repr=False)  #: p
 
     def __post_init__(self) -> None:
@@ -68,9 +61,9 @@ class KaryRandomisedResponse:
         object.__setattr__(self, "keep", keep_threshold(self.epsilon, others=self.categories))
 
     @property
-    def report_length(self) -> int:
-        """Words in one report: the symbol."""
-        return 1
+    def indices(self) -> int:
+        """How many symbols there are: the categories and null."""
+        return self.categories + 1
 
     @property
     def sums_length(self) -> int:
@@ -78,60 +71,17 @@ class KaryRandomisedResponse:
         return self.categories
 
     @property
-    def largest(self) -> int:
-        """The largest charge that `encode` gives, in round weights."""
-        return 1
-
-    @property
     def frequencies(self) -> Frequencies:
         """How reports support categories: p and q, exactly."""
         own = self.keep.probability
         return Frequencies(own=own, other=(1 - own) / self.categories)
 
-    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
-        """Device half, before the decision: categories [n, 1] to symbols [n, 1]; see `symbols`."""
-        return encode_categories(values, categories=self.categories)
-
-    def randomise(self, words: Words, sampler: BitSource) -> Words:
-        """Device half, after the decision: symbols [n, 1] to reported symbols [n, 1].
-
-        Raises:
-            ParameterError: the words are no symbols.
-        """
-        symbols = check_symbols(words, categories=self.categories)
-        reports: Integers = np.empty(len(symbols), dtype=np.int64)
-        self._draw(symbols, sampler, out=reports)
-        return reports[:, None]
-
-    def draw(self, symbols: Symbols, source: BitSource) -> Symbols:
-        """`randomise` on narrow integers: symbols [n], each from 0 to k, to reported ones [n].
-
-        Raises:
-            ParameterError: a symbol is none.
-        """
-        check_range("symbols", symbols, categories=self.categories)
-        reported: Symbols = np.empty(len(symbols), dtype=np.int32)
-        self._draw(symbols, source, out=reported)
-        return reported
-
-    def _draw(
-        self, symbols: Symbols | Integers, source: BitSource, *, out: Symbols | Integers
-    ) -> None:
-        """Reported symbols for symbols [n] into `out` [n]."""
-        for at in range(0, len(symbols), ROWS):
-            own = symbols[at : at + ROWS].astype(np.int32, copy=False)
-            kept = self.keep.draw(source, len(own))
-            other = narrow_below(self.categories, source, len(own)).view(np.int32)
-            other += other >= own  # the others, without one's own
-            np.copyto(other, own, where=kept)
-            out[at : at + ROWS] = other
-
-    def valid(self, reports: Words) -> Flags:
-        """Server half: which reports [n, 1] are symbols [n]."""
-        if not fits(reports, length=self.report_length):
-            return np.zeros(len(reports), dtype=np.bool_)
-        inside: Flags = (reports[:, 0] >= 0) & (reports[:, 0] <= self.categories)
-        return inside
+    def _drawn(self, own: Symbols, source: BitSource) -> Symbols:
+        kept = self.keep.draw(source, len(own))
+        other: Symbols = narrow_below(self.categories, source, len(own)).view(np.int32)
+        other += other >= own  # the others, without one's own
+        np.copyto(other, own, where=kept)
+        return other
 
     def tally(self, reports: Words) -> Integers:
         """Server half: how often each category was reported [k]; exact.
@@ -139,48 +89,12 @@ class KaryRandomisedResponse:
         Raises:
             ParameterError: the reports are not symbols [n, 1].
         """
-        return tally_indices(reports, size=self.categories + 1)[1:]
-
-    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
-        """Server half: counts [k] of n reports to people with each category; see `Frequencies`.
-
-        Raises:
-            ParameterError: the sums are not k counts, or there is no report.
-        """
-        check_sums(sums, length=self.sums_length)
-        return self.frequencies.estimate(sums, reports=reports)
-
-    def charge_renyi(self, symbol: int, *, order: float) -> float:
-        """D_α of releasing this symbol against null, nats, rounded up. Secret.
-
-        Args:
-            symbol: 0 for null, or a category plus 1.
-            order: α; 1 (KL) or more, or infinite.
-
-        Raises:
-            ParameterError: an argument is outside its range.
-
-        >>> mechanism = KaryRandomisedResponse(categories=2, epsilon=1.0)
-        >>> round(mechanism.charge_renyi(1, order=math.inf), 12)
-        1.0
-        """
-        check_symbol(symbol, self.categories)
-        charge = levels_renyi(self._levels, order=order)
-        return charge if symbol else 0.0
-
-    def charge_zcdp(self, symbol: int) -> float:
-        """ρ of releasing this symbol against null, nats, rounded up. Secret."""
-        check_symbol(symbol, self.categories)
-        return levels_zcdp(self._levels) if symbol else 0.0
-
-    def charge_pure(self, symbol: int) -> float:
-        """ε of releasing this symbol against null, nats, rounded up. Secret."""
-        return self.charge_renyi(symbol, order=math.inf)
+        return tally_indices(reports, size=self.indices)[1:]
 
     @property
     def _levels(self) -> tuple[Level, ...]:
         """A category against null: the category itself, null, and all others together."""
-        return response_levels(self.epsilon, options=self.categories + 1)
+        return response_levels(self.epsilon, options=self.indices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,34 +6,31 @@ from fractions import Fraction
 
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
-from demur_proto.finite_pairs import Level, apart_levels, levels_renyi, levels_zcdp
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.finite_pairs import Level, apart_levels
+from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.frequencies import (
     Frequencies,
     check_categories,
     check_reports,
-    check_sums,
-    check_symbol,
     fits,
 )
-from demur_proto.mechanisms.symbols import check_symbols, encode_categories
+from demur_proto.mechanisms.symbols import check_symbols
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
     keep_threshold,
     uniform_below,
 )
-from demur_proto.noise import Sampler
 
 ROWS = 1 << 12  #: drawn at a time, so that all passes over them stay in the processor's cache
 FLAGS = 1 << 22  #: likewise, at most, where there are many categories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubsetSelection:
+class SubsetSelection(Categorical):
     """Report w of the k + 1 symbols: one's own is among them with probability p, the rest are random.
 
         p = w e^ε/(w e^ε + k + 1 − w) as an integer threshold
@@ -53,10 +50,10 @@ class SubsetSelection:
     >>> mechanism = SubsetSelection(categories=7, epsilon=math.log(3))
     >>> mechanism.size, round(float(mechanism.frequencies.own), 12)
     (2, 0.5)
+    >>> round(mechanism.charge_renyi(1, order=math.inf) - math.log(3), 12)
+    0.0
     """
 
-    categories: int  #: k; 2 to 2^20
-    epsilon: float  #: ε of a report, nats; 1e-9 to 50
     size: int = 0  #: w, 1 to k; 0 takes the one with the least variance
     own: Threshold = field(init=False, repr=False)  #: p
 
@@ -81,19 +78,10 @@ class SubsetSelection:
         return self.categories
 
     @property
-    def largest(self) -> int:
-        """The largest charge that `encode` gives, in round weights."""
-        return 1
-
-    @property
     def frequencies(self) -> Frequencies:
         """How reports support categories, exactly: p, and (w − p)/k."""
         own = self.own.probability
         return Frequencies(own=own, other=(self.size - own) / self.categories)
-
-    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
-        """Device half, before the decision: categories [n, 1] to symbols [n, 1]; see `symbols`."""
-        return encode_categories(values, categories=self.categories)
 
     def randomise(self, words: Words, sampler: BitSource) -> Words:
         """Device half, after the decision: symbols [n, 1] to subsets [n, k].
@@ -148,42 +136,6 @@ class SubsetSelection:
         check_reports(reports, length=self.report_length)
         sums: Integers = reports.sum(axis=0, dtype=np.int64)
         return sums
-
-    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
-        """Server half: counts [k] of n subsets to people with each category; see `Frequencies`.
-
-        Raises:
-            ParameterError: the sums are not k counts, or there is no report.
-        """
-        check_sums(sums, length=self.sums_length)
-        return self.frequencies.estimate(sums, reports=reports)
-
-    def charge_renyi(self, symbol: int, *, order: float) -> float:
-        """D_α of releasing this symbol against null, nats, rounded up. Secret.
-
-        Args:
-            symbol: 0 for null, or a category plus 1.
-            order: α; 1 (KL) or more, or infinite.
-
-        Raises:
-            ParameterError: an argument is outside its range.
-
-        >>> mechanism = SubsetSelection(categories=4, epsilon=1.0)
-        >>> round(mechanism.charge_renyi(1, order=math.inf), 12)
-        1.0
-        """
-        check_symbol(symbol, self.categories)
-        charge = levels_renyi(self._levels, order=order)
-        return charge if symbol else 0.0
-
-    def charge_zcdp(self, symbol: int) -> float:
-        """ρ of releasing this symbol against null, nats, rounded up. Secret."""
-        check_symbol(symbol, self.categories)
-        return levels_zcdp(self._levels) if symbol else 0.0
-
-    def charge_pure(self, symbol: int) -> float:
-        """ε of releasing this symbol against null, nats, rounded up. Secret."""
-        return self.charge_renyi(symbol, order=math.inf)
 
     @property
     def _levels(self) -> tuple[Level, ...]:

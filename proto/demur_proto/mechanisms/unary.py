@@ -6,27 +6,24 @@ from enum import StrEnum
 
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Words
 from demur_proto.bits import BitSource
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.finite_pairs import Level
+from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.frequencies import (
     Frequencies,
     check_categories,
     check_reports,
-    check_sums,
-    check_symbol,
     fits,
 )
-from demur_proto.mechanisms.symbols import check_range, check_symbols, encode_categories
+from demur_proto.mechanisms.symbols import check_range, check_symbols
 from demur_proto.mechanisms.thresholds import (
     WHOLE,
     Threshold,
     check_epsilon,
     keep_threshold,
 )
-from demur_proto.noise import Sampler
 
 WORDS = 1 << 14  #: drawn or counted at a time, so that all passes over them stay in the cache
 
@@ -43,7 +40,7 @@ class Flip(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnaryEncoding:
+class UnaryEncoding(Categorical):
     """Report a code of k bits: one's category's bit set, all others not, each flipped at random.
 
         OUE: a one stays with probability p = 1/2, a zero becomes one with q = 1/(e^ε + 1)
@@ -65,10 +62,10 @@ class UnaryEncoding:
     >>> mechanism = UnaryEncoding(categories=3, epsilon=math.log(3))
     >>> round(float(mechanism.frequencies.own), 12), round(float(mechanism.frequencies.other), 12)
     (0.5, 0.25)
+    >>> round(math.exp(mechanism.charge_renyi(1, order=math.inf)), 9)  # (e^ε + 1)/2
+    2.0
     """
 
-    categories: int  #: k; 2 to 2^20
-    epsilon: float  #: ε between two categories, nats; 1e-9 to 50
     flip: Flip = Flip.OPTIMISED
     one: Threshold = field(init=False, repr=False)  #: p
     zero: Threshold = field(init=False, repr=False)  #: q
@@ -103,18 +100,9 @@ class UnaryEncoding:
         return self.categories
 
     @property
-    def largest(self) -> int:
-        """The largest charge that `encode` gives, in round weights."""
-        return 1
-
-    @property
     def frequencies(self) -> Frequencies:
         """How reports support categories: p and q, exactly."""
         return Frequencies(own=self.one.probability, other=self.zero.probability)
-
-    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
-        """Device half, before the decision: categories [n, 1] to symbols [n, 1]; see `symbols`."""
-        return encode_categories(values, categories=self.categories)
 
     def randomise(self, words: Words, sampler: BitSource) -> Words:
         """Device half, after the decision: symbols [n, 1] to codes [n, k].
@@ -186,42 +174,6 @@ class UnaryEncoding:
         for at in range(0, len(codes), rows):
             sums += bit_counts(codes[at : at + rows], categories=self.categories)
         return sums
-
-    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
-        """Server half: set bits [k] of n codes to people with each category; see `Frequencies`.
-
-        Raises:
-            ParameterError: the sums are not k counts, or there is no report.
-        """
-        check_sums(sums, length=self.sums_length)
-        return self.frequencies.estimate(sums, reports=reports)
-
-    def charge_renyi(self, symbol: int, *, order: float) -> float:
-        """D_α of releasing this symbol against null, nats, rounded up. Secret.
-
-        Args:
-            symbol: 0 for null, or a category plus 1.
-            order: α; 1 (KL) or more, or infinite.
-
-        Raises:
-            ParameterError: an argument is outside its range.
-
-        >>> mechanism = UnaryEncoding(categories=2, epsilon=1.0)
-        >>> round(mechanism.charge_renyi(1, order=math.inf), 9)  # ln((e + 1)/2)
-        0.620114507
-        """
-        check_symbol(symbol, self.categories)
-        charge = levels_renyi(self._levels, order=order)
-        return charge if symbol else 0.0
-
-    def charge_zcdp(self, symbol: int) -> float:
-        """ρ of releasing this symbol against null, nats, rounded up. Secret."""
-        check_symbol(symbol, self.categories)
-        return levels_zcdp(self._levels) if symbol else 0.0
-
-    def charge_pure(self, symbol: int) -> float:
-        """ε of releasing this symbol against null, nats, rounded up. Secret."""
-        return self.charge_renyi(symbol, order=math.inf)
 
     @property
     def _levels(self) -> tuple[Level, ...]:
