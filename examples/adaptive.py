@@ -75,13 +75,13 @@ def spent(day: int, dollars: float) -> Feature:
 
 def shown(release: Release) -> str:
     """A count with its interval."""
-    return f"{release.estimate[0]:.0f} ± {release.half_width:.0f}"
+    return f"{release.estimate[0]:.0f} ± {release.half_width[0]:.0f}"
 
 
 def share(part: Release, whole: Release) -> str:
     """A share in per cent, with its interval: both counts are noisy, and independently so."""
     ratio = part.estimate[0] / whole.estimate[0]
-    half_width = math.hypot(part.half_width, ratio * whole.half_width) / whole.estimate[0]
+    half_width = math.hypot(part.half_width[0], ratio * whole.half_width[0]) / whole.estimate[0]
     return f"{ratio:3.0%} ± {half_width:.0%}"
 
 

@@ -43,7 +43,7 @@ def main(*, fidelity: str, seed: int) -> None:
 
     for release in result.releases[:3]:
         print(
-            f"day {release.number}: {release.estimate[0]:,.0f} ± {release.half_width:,.0f} minutes"
+            f"day {release.number}: {release.estimate[0]:,.0f} ± {release.half_width[0]:,.0f} minutes"
         )
     print(f"days answered: {result.answered_rounds}, in the worst case {result.worst_case_rounds}")
     print(

@@ -7,6 +7,7 @@ is as it was before. What is not in the table fails, so new functions have to be
 """
 
 import dataclasses
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,11 @@ from demur_proto import (
     baselines,
     calibration,
     conversions,
+    discrete_gaussian_law,
+    finite_pairs,
     grid,
+    histograms,
+    laplace_pairs,
     pairs,
     pure,
     renyi,
@@ -36,13 +41,43 @@ from demur_proto import (
 )
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms import gaussian
-from demur_proto.study import Measure, Policy, View
+from demur_proto.mechanisms import (
+    category_pairs,
+    duchi,
+    frequencies,
+    gaussian,
+    graded,
+    hadamard,
+    hash_family,
+    interval,
+    laplace,
+    lipschitz,
+    local_hashing,
+    of_round,
+    piecewise,
+    privunit,
+    randomised_response,
+    subset_selection,
+    symbols,
+    thresholds,
+    unary,
+)
+from demur_proto.mechanisms import discrete_gaussian as discrete_gaussian_mechanism
+from demur_proto.samplers import discrete_gaussian as discrete_gaussian_sampler
+from demur_proto.samplers import discrete_laplace as discrete_laplace_sampler
+from demur_proto.samplers import exact, rounded_gaussian, rounded_laplace
+from demur_proto.study import Measure, MechanismFamily, Policy, View
 
 MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
-    *(renyi_conversions, round, study, targets, gaussian),
+    *(renyi_conversions, round, study, targets, gaussian, histograms, of_round),
+    *(thresholds, frequencies, symbols, randomised_response, unary, hadamard),
+    *(hash_family, local_hashing, subset_selection),
+    *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
+    *(graded, interval, laplace, discrete_gaussian_mechanism, lipschitz, privunit),
     *(baseline_filters, budget, charges, filters, odometers),
+    *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
+    rounded_laplace,
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -101,7 +136,23 @@ STUDY = study.design_study(
 )
 DEFINED = define_study(STUDY)
 FEATURE = round.Feature(name="active", parameters={"period": 3.0})
-ROUND = asking.next_round(DEFINED, [FEATURE], number=1, on_grid=True)
+LINEAR = round.Linear(
+    features=(FEATURE,),
+    dimension=1,
+    clip=1.0,
+    sigma=STUDY.base_sigma,
+    grid_exponent=-7,
+    on_grid=True,
+)
+ROUND = asking.round_of(DEFINED, LINEAR, number=1)
+HISTOGRAMS = histograms.design_histogram_study(
+    name="all of it", epsilon=1.0, delta=1e-6, minimum_cohort=1000, categories=64, horizon=546
+)
+HISTOGRAM: dict[str, Any] = {
+    "categories": 64,
+    "mechanism": round.Randomiser.OLH,
+    "epsilon": 1.0,
+}
 LOSSES = baselines.PureLosses().plus(0.01, rounds=100)
 
 
@@ -110,7 +161,11 @@ def fields(value: Any) -> dict[str, Any]:
 
 
 def mechanism() -> gaussian.GaussianLinear:
-    return gaussian.GaussianLinear.of(STUDY, ROUND)
+    return gaussian.GaussianLinear.of(STUDY, LINEAR)
+
+
+def quarters() -> frequencies.Frequencies:
+    return frequencies.Frequencies(own=Fraction(3, 4), other=Fraction(1, 4))
 
 
 def basic(losses: baselines.PureLosses) -> bool:
@@ -140,6 +195,14 @@ EXAMPLES: dict[str, Example] = {
     "accuracy.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
     "accuracy.supremum_radius": example(dimension=3, failure=0.1),
     "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
+    "asking.next_histogram": example(
+        study=define_study(HISTOGRAMS),
+        feature=FEATURE,
+        number=1,
+        **HISTOGRAM,
+        answer_after_ms=0,
+        close_unix_ms=0,
+    ),
     "asking.next_round": example(
         study=DEFINED,
         features=[FEATURE],
@@ -179,6 +242,7 @@ EXAMPLES: dict[str, Example] = {
         signed=["exponent"],
         aliases={"exponent": "grid_exponent", "budget_norm": "budget"},
     ),
+    "grid.charge_weight": example(charge=0.25, budget=0.75, budget_units=6),
     "grid.grid_step": example(exponent=-7, signed=["exponent"], aliases=STEPS),
     "grid.round_weight": example(
         sigma=2.0,
@@ -191,6 +255,17 @@ EXAMPLES: dict[str, Example] = {
         aliases={"exponent": "grid_exponent", "base_exponent": "grid_exponent"},
     ),
     "grid.squared_radius": example(clip=1.0, exponent=-7, signed=["exponent"], aliases=STEPS),
+    "histograms.design_histogram_study": example(
+        name="all of it",
+        **TARGET,
+        minimum_cohort=1000,
+        categories=64,
+        policy=Policy.SKIP,
+        horizon=546,
+    ),
+    "histograms.epsilon_for_answers": example(
+        study=HISTOGRAMS, mechanism=round.Randomiser.OLH, categories=64, answers=10
+    ),
     "pairs.pair_epsilon_delta": example(epsilon=1.0, delta=1e-6),
     "pairs.pair_mu": example(mu=1.0),
     "pairs.pair_renyi": example(bound=1.0, order=4.0, infinite=True),
@@ -220,7 +295,9 @@ EXAMPLES: dict[str, Example] = {
     "round.Feature": example(
         name="x", parameters={"a": 1.0}, signed=["parameters"], aliases={"parameters": "a"}
     ),
-    "round.Round": example(**fields(ROUND), signed=["grid_exponent"]),
+    "round.Histogram": example(feature=FEATURE, **HISTOGRAM, size=3),
+    "round.Linear": example(**fields(LINEAR), signed=["grid_exponent"]),
+    "round.Round": example(**fields(ROUND)),
     "round.check_grid": example(
         exponent=-14, clip=1.0, dimension=1, on_grid=False, signed=["exponent"], aliases=STEPS
     ),
@@ -235,6 +312,7 @@ EXAMPLES: dict[str, Example] = {
         measure=Measure.ZCDP,
         view=View.AGGREGATE,
         policy=Policy.SKIP,
+        mechanism_family=MechanismFamily.GAUSSIAN,
         grid_exponent=-7,
         dishonest=0,
         horizon=546,
@@ -242,6 +320,28 @@ EXAMPLES: dict[str, Example] = {
         signed=["grid_exponent"],
         aliases={"grid_exponent": "base_grid_exponent"},
     ),
+    "study.largest_rho": example(**TARGET),
+    "frequencies.Frequencies": example(own=Fraction(3, 4), other=Fraction(1, 4)),
+    "frequencies.Frequencies.estimate": example(on=quarters, supports=np.array([3]), reports=7),
+    "frequencies.Frequencies.variance": example(on=quarters, count=3.0, reports=7),
+    "frequencies.check_categories": example(categories=3),
+    "randomised_response.response_levels": example(epsilon=1.0, options=3),
+    "thresholds.Threshold": example(numerator=3),
+    "thresholds.check_epsilon": example(epsilon=1.0),
+    "thresholds.exp_below": example(exponent=1.0),
+    "thresholds.keep_threshold": example(epsilon=1.0, others=3),
+    "unary.half_levels": example(epsilon=1.0),
+    "hash_family.HashFamily": example(size=3, symbols=9, aliases={"size": "hash_range"}),
+    "hash_family.best_range": example(epsilon=1.0, symbols=9),
+    "local_hashing.LocalHashing.charge_given_seed": example(
+        on=lambda: local_hashing.LocalHashing(categories=3, epsilon=1.0),
+        symbol=1,
+        seed=2,
+        order=2.0,
+    ),
+    "local_hashing.joint_levels": example(epsilon=1.0, hash_range=3),
+    "subset_selection.best_size": example(epsilon=1.0, options=9),
+    "subset_selection.subset_levels": example(epsilon=1.0, options=9, size=2),
     "study.sampler_delta": example(
         epsilon=1.0, view=View.LOCAL, minimum_cohort=1, horizon=1, maximum_dimension=1
     ),
@@ -310,6 +410,161 @@ EXAMPLES: dict[str, Example] = {
     ),
 }
 
+CATEGORICAL: Mapping[str, Callable[[], Any]] = {
+    "randomised_response.KaryRandomisedResponse": lambda: (
+        randomised_response.KaryRandomisedResponse(categories=3, epsilon=1.0)
+    ),
+    "randomised_response.BinaryRandomisedResponse": lambda: (
+        randomised_response.BinaryRandomisedResponse(epsilon=1.0)
+    ),
+    "unary.UnaryEncoding": lambda: unary.UnaryEncoding(categories=3, epsilon=1.0),
+    "hadamard.HadamardResponse": lambda: hadamard.HadamardResponse(categories=3, epsilon=1.0),
+    "local_hashing.LocalHashing": lambda: local_hashing.LocalHashing(categories=3, epsilon=1.0),
+    "subset_selection.SubsetSelection": lambda: subset_selection.SubsetSelection(
+        categories=3, epsilon=1.0
+    ),
+}
+
+
+def three_reports(mechanism: Any) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Sums that they may add up to, whichever sums a mechanism keeps."""
+    sums: np.ndarray[tuple[int], np.dtype[np.int64]] = np.zeros(
+        mechanism.sums_length, dtype=np.int64
+    )
+    sums[0] = 3
+    return sums
+
+
+for owner, make in CATEGORICAL.items():
+    EXAMPLES[owner] = example(**fields(make()))
+    EXAMPLES[f"{owner}.charge_renyi"] = example(on=make, symbol=1, order=2.0)
+    EXAMPLES[f"{owner}.charge_zcdp"] = example(on=make, symbol=1)
+    EXAMPLES[f"{owner}.charge_pure"] = example(on=make, symbol=1)
+    EXAMPLES[f"{owner}.estimate"] = example(on=make, sums=three_reports(make()), reports=3)
+
+
+@functools.cache  # it holds tables
+def duchi_mean() -> duchi.DuchiMean:
+    return duchi.DuchiMean(epsilon=1.0)
+
+
+@functools.cache  # it holds tables
+def piecewise_mean() -> piecewise.PiecewiseMean:
+    return piecewise.PiecewiseMean(epsilon=1.0)
+
+
+@functools.cache  # it holds tables
+def laplace_sum() -> laplace.LaplaceSum:
+    return laplace.LaplaceSum(clip=1.0, grid_exponent=-14, scale=2.0)
+
+
+@functools.cache  # it holds tables
+def discrete_gaussian_sum() -> discrete_gaussian_mechanism.DiscreteGaussianLinear:
+    return discrete_gaussian_mechanism.DiscreteGaussianLinear(
+        dimension=1, clip=1.0, grid_exponent=-7, sigma=4.0
+    )
+
+
+def post_map(values: Any) -> Any:
+    return values
+
+
+def lipschitz_gaussian() -> lipschitz.LipschitzGaussian:
+    return lipschitz.LipschitzGaussian(linear=mechanism(), post_map=post_map, reference=(3,))
+
+
+def priv_unit() -> privunit.PrivUnit:
+    return privunit.PrivUnit(dimension=3, probability=0.75, height=0.5)
+
+
+LEVELS = (
+    finite_pairs.Level(mass=0.25, log_ratio=math.log(3)),
+    finite_pairs.Level(mass=0.75, log_ratio=-math.log(3)),
+)
+ONE_SUM = np.array([3])
+EXAMPLES |= {
+    "finite_pairs.Level": example(mass=0.5, log_ratio=0.1, signed=["log_ratio"]),
+    "finite_pairs.levels_renyi": example(levels=LEVELS, order=2.0),
+    "finite_pairs.levels_zcdp": example(levels=LEVELS),
+    "laplace_pairs.discrete_laplace_renyi": example(steps=1, scale=2.0, order=2.0, infinite=True),
+    "laplace_pairs.discrete_laplace_zcdp": example(steps=1, scale=2.0),
+    "laplace_pairs.laplace_zcdp": example(distance=1.0, scale=2.0),
+    "discrete_gaussian_law.discrete_gaussian_renyi": example(
+        steps=1, sigma=2.0, order=2.0, infinite=True
+    ),
+    "discrete_gaussian_law.discrete_gaussian_variance": example(sigma=2.0, infinite=True),
+    "discrete_gaussian_law.discrete_gaussian_zcdp": example(
+        squared_norm=1, sigma=2.0, infinite=True
+    ),
+    "category_pairs.half_pair_levels": example(epsilon=1.0),
+    "category_pairs.unary_pair_levels": example(epsilon=1.0, flip=unary.Flip.OPTIMISED),
+    "category_pairs.block_pair_levels": example(epsilon=1.0, outputs=16, size=2, same_block=True),
+    "duchi.DuchiMean": example(epsilon=1.0),
+    "duchi.DuchiMean.charge_pure": example(on=duchi_mean, value=0.5, signed=["value"]),
+    "duchi.DuchiMean.charge_renyi": example(on=duchi_mean, value=0.5, order=2.0, signed=["value"]),
+    "duchi.DuchiMean.charge_zcdp": example(on=duchi_mean, value=0.5, signed=["value"]),
+    "duchi.DuchiMean.estimate": example(on=duchi_mean, sums=ONE_SUM, reports=3),
+    "duchi.DuchiMean.probability": example(on=duchi_mean, step=1, signed=["step"]),
+    "duchi.DuchiMean.variance": example(on=duchi_mean, squares=1.0, reports=3),
+    "piecewise.PiecewiseMean": example(epsilon=1.0),
+    "piecewise.PiecewiseMean.charge_pure": example(on=piecewise_mean, shift=1, signed=["shift"]),
+    "piecewise.PiecewiseMean.charge_renyi": example(
+        on=piecewise_mean, shift=1, order=2.0, signed=["shift"]
+    ),
+    "piecewise.PiecewiseMean.charge_zcdp": example(on=piecewise_mean, shift=1, signed=["shift"]),
+    "piecewise.PiecewiseMean.estimate": example(
+        on=piecewise_mean, sums=np.array([1, 3]), reports=3
+    ),
+    "piecewise.PiecewiseMean.variance": example(on=piecewise_mean, squares=1.0, reports=3),
+    "piecewise.piecewise_renyi": example(distance=1.0, epsilon=1.0, order=2.0),
+    "laplace.LaplaceSum.charge_pure": example(on=laplace_sum, steps=1, signed=["steps"]),
+    "laplace.LaplaceSum.charge_renyi": example(
+        on=laplace_sum, steps=1, order=2.0, signed=["steps"]
+    ),
+    "laplace.LaplaceSum.charge_zcdp": example(on=laplace_sum, steps=1, signed=["steps"]),
+    "laplace.LaplaceSum.estimate": example(on=laplace_sum, sums=ONE_SUM, reports=3),
+    "laplace.LaplaceSum.variance": example(on=laplace_sum, reports=3),
+    "discrete_gaussian.DiscreteGaussianLinear.charge_pure": example(
+        on=discrete_gaussian_sum, squared_norm=1, infinite=True
+    ),
+    "discrete_gaussian.DiscreteGaussianLinear.charge_renyi": example(
+        on=discrete_gaussian_sum, steps=[1], order=2.0, signed=["steps"], infinite=True
+    ),
+    "discrete_gaussian.DiscreteGaussianLinear.charge_zcdp": example(
+        on=discrete_gaussian_sum, squared_norm=1
+    ),
+    "discrete_gaussian.DiscreteGaussianLinear.estimate": example(
+        on=discrete_gaussian_sum, sums=ONE_SUM, reports=3
+    ),
+    "discrete_gaussian.DiscreteGaussianLinear.variance": example(
+        on=discrete_gaussian_sum, reports=3
+    ),
+    "lipschitz.LipschitzGaussian": example(
+        linear=mechanism(), post_map=post_map, reference=(3,), signed=["reference"]
+    ),
+    "lipschitz.LipschitzGaussian.around": example(
+        query=[0.5], post_map=post_map, linear=mechanism(), signed=["query"]
+    ),
+    "lipschitz.LipschitzGaussian.charge_bound": example(
+        on=lipschitz_gaussian, distance=1.0, lipschitz=1.0
+    ),
+    "lipschitz.LipschitzGaussian.charge_gdp": example(on=lipschitz_gaussian, squared_norm=1),
+    "lipschitz.LipschitzGaussian.charge_zcdp": example(on=lipschitz_gaussian, squared_norm=1),
+    "lipschitz.LipschitzGaussian.estimate": example(on=lipschitz_gaussian, sums=ONE_SUM, reports=3),
+    "privunit.PrivUnit": example(dimension=3, probability=0.75, height=0.5),
+    "privunit.PrivUnit.charge_pure": example(on=priv_unit, direction=True),
+    "privunit.PrivUnit.charge_renyi": example(on=priv_unit, direction=True, order=2.0),
+    "privunit.PrivUnit.charge_zcdp": example(on=priv_unit, direction=True),
+    "privunit.PrivUnit.variance": example(on=priv_unit, directions=2, reports=3),
+    "privunit.PrivUnit.pair_renyi": example(on=priv_unit, order=2.0),
+}
+
+SAMPLERS = "makes large tables or draws; tests/proto/samplers gives it wrong numbers"
+
+TABLES = "makes large tables; tests/proto/mechanisms gives it wrong numbers"
+
+DRAWS = "draws as much as it is asked for; tests/proto/mechanisms gives it wrong numbers"
+
 ELSEWHERE = {
     "budget.affordable_radius": "inner loop over arrays; filters check what comes in",
     "budget.charge_units": "inner loop over arrays; filters check what comes in",
@@ -322,14 +577,94 @@ ELSEWHERE = {
     "filters.Filter.within": "takes a budget",
     "filters.RenyiFilter.within": "takes a budget",
     "filters.spend_all": "takes filters; it has a test of its own below",
-    "gaussian.Estimate": "an answer; nobody makes one",
-    "gaussian.GaussianLinear.of": "takes a study and a round",
+    "asking.check_affordable": "takes a round, whose own tests refuse bad numbers",
+    "asking.round_of": "takes a query; the numbers of the round are those of the two above",
+    "gaussian.GaussianLinear.encode": "takes people's values, of which any may be wrong",
+    "gaussian.GaussianLinear.encode_within": "takes people's values, of which any may be wrong",
+    "gaussian.GaussianLinear.of": "takes a study and a query",
     "gaussian.GaussianLinear.noise": "draws; takes a sampler",
-    "gaussian.GaussianLinear.quantise": "takes people's values, of which any may be wrong",
-    "gaussian.GaussianLinear.quantise_within": "takes people's values, of which any may be wrong",
-    "gaussian.mechanism_for": "takes a study and a round",
+    "gaussian.GaussianLinear.randomise": "takes words and draws",
+    "gaussian.GaussianLinear.tally": "takes reports",
+    "gaussian.GaussianLinear.valid": "takes reports, of which any may be wrong",
     "gaussian.squared_norms": "takes words",
-    "round.Linear": "takes features",
+    "discrete_gaussian.DiscreteGaussianSampler": SAMPLERS,
+    "discrete_gaussian.DiscreteGaussianSampler.draw": SAMPLERS,
+    "discrete_laplace.DiscreteLaplaceSampler": SAMPLERS,
+    "discrete_laplace.DiscreteLaplaceSampler.draw": SAMPLERS,
+    "exact.ExactSampler": "refuses whatever it is given",
+    "exact.ExactSampler.gaussian": SAMPLERS,
+    "exact.ExactSampler.uniform": SAMPLERS,
+    "exact.ExactSampler.words": SAMPLERS,
+    "rounded_laplace.RoundedLaplaceSampler": SAMPLERS,
+    "rounded_laplace.RoundedLaplaceSampler.draw": SAMPLERS,
+    "finite_pairs.apart_levels": "inner part of levels; mechanisms check what comes in",
+    "finite_pairs.blur": "inner part of divergences, which check what comes in",
+    "finite_pairs.curvature": "inner part of divergences, which check what comes in",
+    "discrete_gaussian.DiscreteGaussianLinear": TABLES,
+    "laplace.LaplaceSum": TABLES,
+    "duchi.coin_levels": "inner part of charges; mechanisms check what comes in",
+    "graded.GradedCharges": "takes a function; test_graded gives it wrong numbers",
+    "graded.GradedCharges.of_steps": "takes steps, within reach",
+    "interval.check_squares": "a check; mechanisms' variances are asked for wrong ones",
+    "interval.check_steps": "takes words",
+    "interval.check_value": "a check; mechanisms' charges are asked for wrong values",
+    "interval.to_steps": "takes people's values, of which any may be wrong",
+    "privunit.PrivUnit.estimate": "takes reports",
+    "privunit.PrivUnit.valid": "takes reports, of which any may be wrong",
+    "privunit.PrivUnit.randomise": "takes directions, of which any may be wrong",
+    **{
+        f"{owner}.{method}": "takes arrays, of which any may be wrong; its own tests give them"
+        for owner in (
+            "duchi.DuchiMean",
+            "piecewise.PiecewiseMean",
+            "laplace.LaplaceSum",
+            "discrete_gaussian.DiscreteGaussianLinear",
+            "lipschitz.LipschitzGaussian",
+        )
+        for method in ("encode", "randomise", "valid", "tally")
+    },
+    "rounded_gaussian.RoundedGaussianSampler": SAMPLERS,
+    "rounded_gaussian.RoundedGaussianSampler.draw": SAMPLERS,
+    "of_round.check_family": "takes a study and a kind of query",
+    "of_round.guarantee_for": "takes a study and a query",
+    "of_round.mechanism_for": "takes a study and a round",
+    "of_round.mechanism_of": "takes a study and a query",
+    "of_round.randomiser_of": "takes a query",
+    "of_round.report_length_of": "takes a query",
+    "of_round.room_of": "takes a mechanism",
+    "of_round.sized": "takes a query",
+    "of_round.weight_of": "takes a study and a query",
+    "of_round.word_type_of": "takes a study and a query",
+    "frequencies.check_reports": "takes reports",
+    "frequencies.check_sums": "takes sums",
+    "frequencies.check_symbol": "a check; mechanisms' charges are asked for wrong symbols",
+    "frequencies.fits": "takes reports, of which any may be wrong",
+    "frequencies.tally_indices": "takes reports",
+    "hadamard.walsh_hadamard": "takes counts",
+    "hash_family.HashFamily.hash": "takes arrays of public numbers; mechanisms check them",
+    "hash_family.HashFamily.supports": "takes arrays of public numbers; mechanisms check them",
+    "hash_family.digits_of": "a step of HashFamily, which checks",
+    "hash_family.fits": "a step of HashFamily, which checks",
+    "hash_family.is_prime": "a step of HashFamily, which checks",
+    "hash_family.ranges_near": "a step of HashFamily, which checks",
+    "symbols.check_range": "takes symbols",
+    "symbols.check_symbols": "takes words",
+    "symbols.encode_categories": "takes people's values, of which any may be wrong",
+    "thresholds.Threshold.after_tie": DRAWS,
+    "thresholds.Threshold.draw": DRAWS,
+    "thresholds.Threshold.draw_bits": DRAWS,
+    "thresholds.halves": DRAWS,
+    "thresholds.narrow_below": DRAWS,
+    "thresholds.uniform_below": DRAWS,
+    "unary.UnaryEncoding.tally_codes": "takes reports",
+    "unary.bit_counts": "takes reports",
+    "unary.unpacked": "takes reports",
+    **{
+        f"{owner}.{method}": "takes arrays, of which any may be wrong; its own tests give them"
+        for owner, make in CATEGORICAL.items()
+        for method in ("encode", "randomise", "draw", "valid", "tally")
+        if hasattr(make(), method)
+    },
 }
 """What has no numbers of its own to get wrong, and why."""
 

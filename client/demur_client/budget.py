@@ -21,7 +21,7 @@ def charge_units(
     anyway.
 
     Args:
-        squared_norm: Σz² in grid steps²; >= 0.
+        squared_norm: Σz² in grid steps², or 1 for a category and 0 for none; >= 0.
         weight: the round's integer weight w; >= 1, at most T + 1.
         budget_units: the study's integer budget T; below 2^62.
         largest: a public bound on every Σz², such as the round's R. Where w·R is at most T,

@@ -22,14 +22,11 @@ from demur_proto.checks import check_integer
 from demur_proto.conversions import zcdp_rho
 from demur_proto.errors import ParameterError
 from demur_proto.grades import Grade
-from demur_proto.grid import UNITS_LIMIT, base_units
+from demur_proto.grid import GRAIN, UNITS_LIMIT, base_units
 from demur_proto.outward import ceil_float
 from demur_proto.pure import PureCharge, pure_rho
 from demur_proto.ranges import LARGEST, check_order
 from demur_proto.renyi_conversions import renyi_budget
-
-GRAIN = math.lcm(*range(1, 41))
-"""Units of a budget that no base round divides: up to 40 equal parts of it are exact."""
 
 HIDDEN = "something else"  #: in errors in place of a value that depends on a person's data
 

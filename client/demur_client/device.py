@@ -12,9 +12,12 @@ from demur_client.sources import DataSource, evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined, report_id
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for
+from demur_proto.mechanisms.base import Mechanism
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.noise import Sampler
 from demur_proto.round import Round
+from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import report_pb2
 from demur_proto.words import encode_words
@@ -27,7 +30,7 @@ class Device:
     Args:
         study: the contract it agreed to.
         source: its owner's data.
-        sampler: where its noise comes from.
+        sampler: where its noise comes from; the exact one, which cannot be seeded, when not given.
         secret: 32 bytes that only this device knows; drawn when not given.
 
     Raises:
@@ -38,7 +41,7 @@ class Device:
         self,
         study: Defined[Study],
         source: DataSource,
-        sampler: Sampler,
+        sampler: Sampler | None = None,
         *,
         secret: bytes | None = None,
     ) -> None:
@@ -46,7 +49,7 @@ class Device:
             raise ParameterError("secret", f"{len(secret)} bytes", "32 bytes")
         self.study = study
         self._source = source
-        self._sampler = sampler
+        self._sampler: Sampler = ExactSampler() if sampler is None else sampler
         self._secret = secrets.token_bytes(32) if secret is None else secret
         self._filter = Filter.of(study.value)
         self._sealed: dict[int, report_pb2.Report] = {}  # by the round's number
@@ -56,13 +59,13 @@ class Device:
         return f"Device(study={self.study.value.name!r}, secret)"
 
     def evaluate(self, asked: Defined[Round]) -> Values | None:
-        """The owner's value [1, d], or None where evaluation failed. Secret.
+        """The owner's value [1, v], or None where evaluation failed. Secret.
 
         Raises:
             ParameterError: as `report`; no data was read.
         """
         self.check(asked)
-        return evaluate_query(asked.value.query, self._source, dimension=asked.value.dimension)
+        return evaluate_query(asked.value.query, self._source)
 
     def report(self, asked: Defined[Round], value: Values | None) -> report_pb2.Report:
         """The report to a round: charged first, sealed, and the same bytes ever after.
@@ -87,22 +90,20 @@ class Device:
         return report
 
     def _seal(
-        self, asked: Defined[Round], mechanism: GaussianLinear, value: Values | None
+        self, asked: Defined[Round], mechanism: Mechanism, value: Values | None
     ) -> report_pb2.Report:
-        shape = (1, asked.value.dimension)
-        if value is None or value.shape != shape:
-            value = np.zeros(shape)
+        value = _as_numbers(value, shape=(1, asked.value.query.value_length))
         weight = asked.value.weight
-        if self.study.value.policy is Policy.CLIP:
-            radius = self._filter.radius(weight=weight, largest=mechanism.squared_radius)
-            words, squares, shrunk = mechanism.quantise_within(
+        if self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
+            radius = self._filter.radius(weight=weight, largest=mechanism.largest)
+            words, units, shrunk = mechanism.encode_within(
                 value, self._sampler, radii=np.array([radius])
             )
-            given = self._filter.try_spend(int(squares[0]), weight=weight, shrunk=bool(shrunk[0]))
+            given = self._filter.try_spend(int(units[0]), weight=weight, shrunk=bool(shrunk[0]))
         else:
-            words, squares = mechanism.quantise(value, self._sampler)
-            given = self._filter.try_spend(int(squares[0]), weight=weight)
-        noisy = covered(words, np.array([given])) + mechanism.noise(self._sampler, reports=1)
+            words, units = mechanism.encode(value, self._sampler)
+            given = self._filter.try_spend(int(units[0]), weight=weight)
+        noisy = mechanism.randomise(covered(words, np.array([given])), self._sampler)
         report = report_pb2.Report(
             round_hash=asked.hash,
             report_id=report_id(self._secret, asked.hash),
@@ -111,7 +112,7 @@ class Device:
         self._sealed[asked.value.number] = report
         return report
 
-    def check(self, asked: Defined[Round]) -> GaussianLinear:
+    def check(self, asked: Defined[Round]) -> Mechanism:
         """Refuse, for public reasons only, a round that breaks the contract.
 
         One round for each number keeps a study within its horizon, whatever a collector sends.
@@ -123,3 +124,16 @@ class Device:
         if sealed is not None and sealed.round_hash != asked.hash:
             raise ParameterError("round", number, "the round that had this number before")
         return mechanism_for(self.study.value, asked.value)
+
+
+def _as_numbers(value: Values | None, *, shape: tuple[int, int]) -> Values:
+    """The value as doubles; NaN, which every mechanism encodes as nothing, for whatever is none.
+
+    Narrower numbers could overflow on the way to the grid, and an error would depend on data.
+    """
+    try:
+        if value is not None and value.shape == shape and not np.ma.isMaskedArray(value):
+            return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return np.full(shape, np.nan)

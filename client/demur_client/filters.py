@@ -125,7 +125,7 @@ class Filter(_Kept):
         """Charge an answer of this squared norm if it fits, and say whether it did.
 
         Args:
-            squared_norm: Σz² in grid steps²; >= 0.
+            squared_norm: Σz² in grid steps², or 1 for a category; >= 0. As `encode` gives it.
             weight: the round's integer weight; >= 1.
             shrunk: the answer was shrunk to `radius`: under policy `clip`, the last one.
 

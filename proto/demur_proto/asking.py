@@ -1,14 +1,18 @@
 """From features to the next round of a study."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from demur_proto.definition import Defined
-from demur_proto.grid import round_weight
-from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.of_round import (
+    check_family,
+    mechanism_of,
+    sized,
+    weight_of,
+    word_type_of,
+)
+from demur_proto.round import Feature, Histogram, Linear, Query, Randomiser, Round
 from demur_proto.study import Study
-from demur_proto.words import WordType, word_type_for
 
 
 def next_round(
@@ -39,32 +43,104 @@ def next_round(
         close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
 
     Raises:
-        ParameterError: an argument is outside its range.
+        ParameterError: an argument is outside its range, or the study has no linear rounds.
     """
     base = study.value
-    width = len(features) if dimension is None else dimension
-    noise = base.base_sigma if sigma is None else sigma
-    exponent = base.base_grid_exponent if grid_exponent is None else grid_exponent
-    asked = Round(
-        study_hash=study.hash,
-        number=number,
-        query=Linear(features=tuple(features)),
-        dimension=width,
+    check_family(base, Linear)
+    query = Linear(
+        features=tuple(features),
+        dimension=len(features) if dimension is None else dimension,
         clip=clip,
-        sigma=noise,
-        grid_exponent=exponent,
+        sigma=base.base_sigma if sigma is None else sigma,
+        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
         on_grid=on_grid,
-        weight=round_weight(
-            sigma=noise,
-            exponent=exponent,
-            base_sigma=base.base_sigma,
-            base_exponent=base.base_grid_exponent,
-            base_weight=base.base_weight,
-            budget_units=base.budget_units,
-        ),
-        word_type=WordType.INT32,
+    )
+    return round_of(
+        study,
+        query,
+        number=number,
         answer_after_ms=answer_after_ms,
         close_unix_ms=close_unix_ms,
     )
-    limit = GaussianLinear.of(base, asked).word_limit
-    return replace(asked, word_type=word_type_for(limit))
+
+
+def next_histogram(
+    study: Defined[Study],
+    feature: Feature,
+    *,
+    number: int,
+    categories: int,
+    mechanism: Randomiser,
+    epsilon: float,
+    answer_after_ms: int = 0,
+    close_unix_ms: int = 0,
+) -> Round:
+    """A histogram round with its weight and word type worked out.
+
+    Args:
+        study: the contract.
+        feature: gives each person's category, 0 to categories − 1.
+        number: the round's number in the study.
+        categories: k, how many there are; >= 2.
+        mechanism: how devices randomise their category.
+        epsilon: ε of the mechanism, nats; > 0. Not that of the study, which pays for all answers
+            together: `histograms.epsilon_for_answers` says what each may have.
+        answer_after_ms: when devices send, after they received the round.
+        close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
+
+    Raises:
+        ParameterError: an argument is outside its range, or the study has no histograms.
+    """
+    query = sized(
+        Histogram(feature=feature, categories=categories, mechanism=mechanism, epsilon=epsilon)
+    )
+    mechanism_of(study.value, query)
+    return round_of(
+        study,
+        query,
+        number=number,
+        answer_after_ms=answer_after_ms,
+        close_unix_ms=close_unix_ms,
+    )
+
+
+def check_affordable(study: Study, asked: Round) -> None:
+    """Refuse a histogram of which no device could afford a single answer: all would be cover.
+
+    Whoever asks wants to know; that it is so is public, so a device need not.
+
+    Raises:
+        ParameterError: an answer costs more than the whole budget.
+    """
+    query = asked.query
+    if isinstance(query, Histogram) and asked.weight > study.budget_units:
+        raise ParameterError(
+            "epsilon",
+            query.epsilon,
+            "less: no device of this study could afford one answer; histograms.epsilon_for_answers "
+            "says what fits",
+        )
+
+
+def round_of(
+    study: Defined[Study],
+    query: Query,
+    *,
+    number: int,
+    answer_after_ms: int = 0,
+    close_unix_ms: int = 0,
+) -> Round:
+    """A round that asks this query, with its weight and word type worked out.
+
+    Raises:
+        ParameterError: an argument is outside its range, or the study does not allow the query.
+    """
+    return Round(
+        study_hash=study.hash,
+        number=number,
+        query=query,
+        weight=weight_of(study.value, query),
+        word_type=word_type_of(study.value, query),
+        answer_after_ms=answer_after_ms,
+        close_unix_ms=close_unix_ms,
+    )

@@ -10,9 +10,9 @@ from google.protobuf.message import DecodeError
 
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_key, prepare_key
-from demur_proto.mechanisms.gaussian import mechanism_for
-from demur_proto.round import Feature, Linear, Round
-from demur_proto.study import Measure, Policy, Study, View
+from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
+from demur_proto.round import Feature, Histogram, Linear, Query, Randomiser, Round
+from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.words import WordType
 
@@ -29,7 +29,22 @@ POLICIES = {
     Policy.RETIRE: study_pb2.POLICY_RETIRE,
     Policy.CLIP: study_pb2.POLICY_CLIP,
 }
+FAMILIES = {
+    MechanismFamily.GAUSSIAN: study_pb2.MECHANISM_FAMILY_GAUSSIAN,
+    MechanismFamily.PURE: study_pb2.MECHANISM_FAMILY_PURE,
+    MechanismFamily.MIXED: study_pb2.MECHANISM_FAMILY_MIXED,
+}
+RANDOMISERS = {
+    Randomiser.KRR: round_pb2.RANDOMISER_KRR,
+    Randomiser.SUE: round_pb2.RANDOMISER_SUE,
+    Randomiser.OUE: round_pb2.RANDOMISER_OUE,
+    Randomiser.BLH: round_pb2.RANDOMISER_BLH,
+    Randomiser.OLH: round_pb2.RANDOMISER_OLH,
+    Randomiser.HADAMARD: round_pb2.RANDOMISER_HADAMARD,
+    Randomiser.SUBSET: round_pb2.RANDOMISER_SUBSET,
+}
 WORD_TYPES = {
+    WordType.BIT: round_pb2.WORD_TYPE_BIT,
     WordType.INT32: round_pb2.WORD_TYPE_INT32,
     WordType.INT64: round_pb2.WORD_TYPE_INT64,
 }
@@ -54,7 +69,7 @@ def define_study(study: Study) -> Defined[Study]:
         unit=study_pb2.UNIT_DEVICE,
         neighbour=study_pb2.NEIGHBOUR_ZERO_OUT,
         view=VIEWS[study.view],
-        mechanism_family=study_pb2.MECHANISM_FAMILY_GAUSSIAN,
+        mechanism_family=FAMILIES[study.mechanism_family],
         measure=MEASURES[study.measure],
         budget=study.budget,
         budget_units=study.budget_units,
@@ -84,7 +99,6 @@ def read_study(definition: bytes) -> Defined[Study]:
     message = _parsed(study_pb2.Study(), definition)
     _require(message.unit, [study_pb2.UNIT_DEVICE], "unit")
     _require(message.neighbour, [study_pb2.NEIGHBOUR_ZERO_OUT], "neighbour")
-    _require(message.mechanism_family, [study_pb2.MECHANISM_FAMILY_GAUSSIAN], "mechanism_family")
     try:
         study = Study(
             name=message.name,
@@ -94,6 +108,7 @@ def read_study(definition: bytes) -> Defined[Study]:
             budget=message.budget,
             epsilon=message.epsilon,
             delta=message.delta,
+            mechanism_family=_named(FAMILIES, message.mechanism_family, "mechanism_family"),
             base_sigma=message.base_sigma,
             base_grid_exponent=message.base_grid_exponent,
             minimum_cohort=message.minimum_cohort,
@@ -117,17 +132,25 @@ def define_round(asked: Round) -> Defined[Round]:
     message = round_pb2.Round(
         study_hash=asked.study_hash,
         number=asked.number,
-        dimension=asked.dimension,
-        clip=asked.clip,
-        sigma=asked.sigma,
-        grid_exponent=asked.grid_exponent,
-        on_grid=asked.on_grid,
+        dimension=report_length_of(asked.query),
         weight=asked.weight,
         word_type=WORD_TYPES[asked.word_type],
         answer_after_ms=asked.answer_after_ms,
         close_unix_ms=asked.close_unix_ms,
-        linear=round_pb2.Linear(features=[_feature_message(f) for f in asked.query.features]),
     )
+    query = asked.query
+    if isinstance(query, Linear):
+        message.clip = query.clip
+        message.sigma = query.sigma
+        message.grid_exponent = query.grid_exponent
+        message.on_grid = query.on_grid
+        message.linear.features.extend(map(_feature_message, query.features))
+    else:
+        message.histogram.feature.CopyFrom(_feature_message(query.feature))
+        message.histogram.categories = query.categories
+        message.histogram.mechanism = RANDOMISERS[query.mechanism]
+        message.histogram.epsilon = query.epsilon
+        message.histogram.size = query.size
     definition = message.SerializeToString(deterministic=True)
     return Defined(asked, definition, hash_definition(ROUND_TAG, definition))
 
@@ -140,35 +163,37 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         UnsupportedError: a valid round of a kind that this version does not answer.
     """
     message = _parsed(round_pb2.Round(), definition)
-    size = message.dimension * (8 if message.word_type == round_pb2.WORD_TYPE_INT64 else 4)
+    kind = message.WhichOneof("query")
+    if kind is None:
+        raise WireError("not a valid round: it asks nothing")
+    if kind not in ("linear", "histogram"):
+        raise UnsupportedError(
+            f"{kind} rounds are not supported by this version; ask a linear one or a histogram"
+        )
+    if message.study_hash != study.hash:
+        raise WireError("not a valid round: it belongs to another study")
+    word_type = _named(WORD_TYPES, message.word_type, "word_type")
+    size = word_type.report_bytes(message.dimension)
     if size > LARGEST_REPORT_BYTES:
         raise UnsupportedError(
             f"reports of {message.dimension} words take {size} bytes each, and a message holds "
             f"{LARGEST_REPORT_BYTES}; ask for fewer coordinates at a time"
         )
-    kind = message.WhichOneof("query")
-    if kind is None:
-        raise WireError("not a valid round: it asks nothing")
-    if kind != "linear":
-        raise UnsupportedError(f"{kind} rounds are not supported by this version; ask a linear one")
-    if message.study_hash != study.hash:
-        raise WireError("not a valid round: it belongs to another study")
     try:
         asked = Round(
             study_hash=message.study_hash,
             number=message.number,
-            query=Linear(features=tuple(map(_feature_value, message.linear.features))),
-            dimension=message.dimension,
-            clip=message.clip,
-            sigma=message.sigma,
-            grid_exponent=message.grid_exponent,
-            on_grid=message.on_grid,
+            query=_linear(message) if kind == "linear" else _histogram(message),
             weight=message.weight,
-            word_type=_named(WORD_TYPES, message.word_type, "word_type"),
+            word_type=word_type,
             answer_after_ms=message.answer_after_ms,
             close_unix_ms=message.close_unix_ms,
         )
-        mechanism_for(study.value, asked)
+        mechanism = mechanism_for(study.value, asked)
+        if message.dimension != mechanism.report_length:
+            raise ParameterError(
+                "dimension", message.dimension, f"{mechanism.report_length}, a report's words"
+            )
     except ParameterError as error:
         raise WireError(f"not a valid round: {error}") from error
     return Defined(asked, definition, hash_definition(ROUND_TAG, definition))
@@ -247,6 +272,31 @@ def _named(names: Mapping[Key, int], stated: int, field: str) -> Key:
         if number == stated:
             return value
     raise UnsupportedError(f"{field} {stated} is not supported by this version")
+
+
+def _linear(message: round_pb2.Round) -> Query:
+    return Linear(
+        features=tuple(map(_feature_value, message.linear.features)),
+        dimension=message.dimension,
+        clip=message.clip,
+        sigma=message.sigma,
+        grid_exponent=message.grid_exponent,
+        on_grid=message.on_grid,
+    )
+
+
+def _histogram(message: round_pb2.Round) -> Query:
+    for name in ("clip", "sigma", "grid_exponent", "on_grid"):
+        if getattr(message, name):
+            raise ParameterError(name, getattr(message, name), "unset in a histogram")
+    asked = message.histogram
+    return Histogram(
+        feature=_feature_value(asked.feature),
+        categories=asked.categories,
+        mechanism=_named(RANDOMISERS, asked.mechanism, "mechanism"),
+        epsilon=asked.epsilon,
+        size=asked.size,
+    )
 
 
 def _feature_message(feature: Feature) -> round_pb2.Feature:

@@ -5,10 +5,14 @@ rational arithmetic on the floats that a study and a round state, so every devic
 derive the same integers.
 """
 
+import math
 from fractions import Fraction
 
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
+
+GRAIN = math.lcm(*range(1, 41))
+"""Units of a budget that no base round divides: up to 40 equal parts of it are exact."""
 
 UNITS_LIMIT = 1 << 62  #: budgets stay below this, so charges and sums fit signed 64-bit integers
 RADIUS_LIMIT = 1 << 61  #: squared clip radii in grid steps stay below this, for the same reason
@@ -103,4 +107,28 @@ def round_weight(
     ratio = (grid_step(exponent) / Fraction(sigma)) ** 2
     base_ratio = (grid_step(base_exponent) / Fraction(base_sigma)) ** 2
     exact = base_weight * ratio / base_ratio
+    return min(budget_units + 1, -(-exact.numerator // exact.denominator))
+
+
+def charge_weight(charge: float, *, budget: float, budget_units: int) -> int:
+    """The integer weight of a round in which every answer that is not nothing costs the same.
+
+        w = min(T + 1, ⌈T · ρ / B⌉), exact in rationals
+
+    Rounded up, so a round never costs less than it should; capped where nothing fits any more. In
+    a study with a base round too this is sound: a unit never stands for more than B/T there
+    either, so T units of both together stay within B.
+
+    Args:
+        charge: ρ, what one answer costs in the study's measure; > 0.
+        budget: B, the study's budget in the same measure; > 0.
+        budget_units: T, the same budget in units.
+
+    >>> charge_weight(0.25, budget=0.75, budget_units=6), charge_weight(1.0, budget=0.5, budget_units=6)
+    (2, 7)
+    """
+    check_positive("charge", charge)
+    check_positive("budget", budget)
+    check_integer("budget_units", budget_units, 1, UNITS_LIMIT - 1)
+    exact = budget_units * Fraction(charge) / Fraction(budget)
     return min(budget_units + 1, -(-exact.numerator // exact.denominator))

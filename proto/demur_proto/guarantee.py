@@ -3,15 +3,25 @@
 from dataclasses import dataclass
 
 from demur_proto import pairs
+from demur_proto.errors import ParameterError
 from demur_proto.outward import text_up
-from demur_proto.study import Measure, Study, View
+from demur_proto.study import Measure, MechanismFamily, Study, View
 
 UNIT = "one device = one person, with everything it reports in the study"
 NEIGHBOUR = "zero-out: the person's data replaced by a public record whose every value is nothing"
-NOISE = (
+GAUSSIAN_NOISE = (
     "exact, that is within total variation 2^-120 of the rounded Gaussian in each coordinate; "
     "devices that draw it otherwise are not covered"
 )
+PURE_NOISE = (
+    "randomised responses from integer thresholds over a cryptographic source; devices that draw "
+    "otherwise are not covered"
+)
+NOISE = {
+    MechanismFamily.GAUSSIAN: GAUSSIAN_NOISE,
+    MechanismFamily.PURE: PURE_NOISE,
+    MechanismFamily.MIXED: f"{GAUSSIAN_NOISE}. Histograms: {PURE_NOISE}",
+}
 VIEWS = {
     View.LOCAL: "local: the adversary sees every report and who sent it",
     View.AGGREGATE: "aggregate: the adversary sees released sums only",
@@ -29,18 +39,34 @@ class Guarantee:
     view: View
     pair_epsilon: float  #: between two arbitrary people, nats
     pair_delta: float
-    per_report_mu: float  #: μ of one report on its own at the full clip: what the collector sees
+    per_report_mu: float | None  #: μ of one report on its own at the full clip, if it is Gaussian
+    per_report_epsilon: float | None  #: ε of one report on its own, if that is finite; nats
+    per_report_pair_epsilon: float | None  #: the same between two arbitrary people
     statement: str  #: all of it in plain words
 
 
-def guarantee_of(study: Study, *, per_report_mu: float, open_access: bool = False) -> Guarantee:
-    """The guarantee of a study.
+def guarantee_of(
+    study: Study,
+    *,
+    per_report_mu: float | None = None,
+    per_report_epsilon: float | None = None,
+    per_report_pair_epsilon: float | None = None,
+    open_access: bool = False,
+) -> Guarantee:
+    """The guarantee of a study, and of one report on its own.
 
     Args:
         study: the contract.
         per_report_mu: μ-GDP of a single report at the full clip (`GaussianLinear.report_mu`).
+        per_report_epsilon: ε of a single report by the same neighbour, nats.
+        per_report_pair_epsilon: ε of a single report between two arbitrary people, nats.
         open_access: reports were taken from anybody, so nobody knows how many devices sent them.
+
+    Raises:
+        ParameterError: without `per_report_mu` in view aggregate, where it is what matters.
     """
+    if study.view is View.AGGREGATE and per_report_mu is None:
+        raise ParameterError("per_report_mu", per_report_mu, "given in view aggregate")
     pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.epsilon, study.delta)
     if study.measure is Measure.GDP:
         in_measure = f"{text_up(study.budget)}-GDP"
@@ -52,9 +78,14 @@ def guarantee_of(study: Study, *, per_report_mu: float, open_access: bool = Fals
         f"({text_up(study.epsilon)}, {text_up(study.delta)})-differential privacy, from "
         f"{in_measure}, over all rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. "
         f"View: {VIEWS[study.view]}. Between two arbitrary people: ({text_up(pair_epsilon)}, "
-        f"{text_up(pair_delta, digits=3)}), from {pair}. Noise: {NOISE}."
+        f"{text_up(pair_delta, digits=3)}), from {pair}. Noise: {NOISE[study.mechanism_family]}."
     )
-    if study.view is View.AGGREGATE:
+    if per_report_epsilon is not None and per_report_pair_epsilon is not None:
+        statement += (
+            f" One report on its own: {text_up(per_report_epsilon)}-differential privacy, by the "
+            f"same neighbour; {text_up(per_report_pair_epsilon)} between two arbitrary people."
+        )
+    if study.view is View.AGGREGATE and per_report_mu is not None:
         statement += (
             " The collector, its store and its backups are trusted: one report on its own is only "
             f"{text_up(per_report_mu, digits=2)}-GDP. The noise is split over "
@@ -81,5 +112,7 @@ def guarantee_of(study: Study, *, per_report_mu: float, open_access: bool = Fals
         pair_epsilon=pair_epsilon,
         pair_delta=pair_delta,
         per_report_mu=per_report_mu,
+        per_report_epsilon=per_report_epsilon,
+        per_report_pair_epsilon=per_report_pair_epsilon,
         statement=statement,
     )

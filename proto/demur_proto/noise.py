@@ -11,9 +11,7 @@ and n − 1 independent uniforms on ±½, up to total variation of order e^(−�
 
 from typing import Protocol
 
-import numpy as np
-
-from demur_proto.arrays import Bits, Values, Words
+from demur_proto.arrays import Values, Words
 from demur_proto.bits import BitSource
 
 
@@ -29,30 +27,3 @@ class Sampler(BitSource, Protocol):
 
     def uniform(self, *, reports: int, dimension: int) -> Values:
         """Coins [reports, dimension], uniform on [0, 1), for unbiased rounding."""
-
-
-class FastSampler:
-    """Seeded floating-point noise. For simulation only: it certifies nothing.
-
-    >>> FastSampler(np.random.default_rng(1)).gaussian(16.0, reports=1, dimension=3).shape
-    (1, 3)
-    """
-
-    name = "fast"
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-
-    def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
-        """Rounded Gaussian noise [reports, dimension]."""
-        noise = self._rng.standard_normal((reports, dimension))
-        noise *= steps
-        return np.rint(noise, out=noise).astype(np.int64)
-
-    def uniform(self, *, reports: int, dimension: int) -> Values:
-        """Coins [reports, dimension]."""
-        return self._rng.random((reports, dimension))
-
-    def words(self, count: int) -> Bits:
-        """The next `count` words [count]."""
-        return self._rng.integers(0, (1 << 64) - 1, size=count, dtype=np.uint64, endpoint=True)

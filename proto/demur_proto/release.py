@@ -1,5 +1,6 @@
 """A release: what becomes public. It never changes once published."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -37,12 +38,20 @@ class Release:
     number: int  #: the round's number within the study
     reports: int  #: how many were counted
     withheld: Withheld  #: why the fields below are empty, if they are
-    sums: tuple[int, ...]  #: exact sums of the words, grid steps
-    estimate: tuple[float, ...]  #: per coordinate, data units
-    standard_error: float  #: of every coordinate, data units
-    half_width: float  #: the interval for S_active is estimate ± this, data units
-    confidence: float  #: probability that it covers, per coordinate
+    sums: tuple[int, ...]  #: what the server added up, exactly: grid steps, or counts
+    estimate: tuple[float, ...]  #: per coordinate, data units; or per category, people
+    standard_error: tuple[float, ...]  #: in the same units; one for each, or one that all share
+    half_width: tuple[float, ...]  #: likewise: the interval for S_active is estimate ± this
+    confidence: float  #: probability that it covers, per estimate
     guarantee: str  #: the study's guarantee in words
+
+    def standard_error_at(self, coordinate: int) -> float:
+        """The standard error of one estimate; NaN where it was withheld."""
+        return _at(self.standard_error, coordinate)
+
+    def half_width_at(self, coordinate: int) -> float:
+        """Half the width of one estimate's interval; NaN where it was withheld."""
+        return _at(self.half_width, coordinate)
 
     @property
     def sums_bytes(self) -> bytes:
@@ -97,8 +106,19 @@ class Release:
             withheld=withheld[0],
             sums=tuple(map(int, sums)),
             estimate=tuple(message.estimate),
-            standard_error=message.standard_error,
-            half_width=message.half_width,
+            standard_error=tuple(message.standard_error),
+            half_width=tuple(message.half_width),
             confidence=message.confidence,
             guarantee=message.guarantee,
         )
+
+
+def _at(values: tuple[float, ...], coordinate: int) -> float:
+    """The number of a coordinate, of one for each or one that all share.
+
+    >>> _at((1.5,), 2), _at((1.5, 2.5), 1)
+    (1.5, 2.5)
+    """
+    if len(values) > 1:
+        return values[coordinate]
+    return values[0] if values else math.nan

@@ -8,13 +8,13 @@ neither a small ε nor an order near 1 costs digits; where e^((α−1)ε) is no 
 """
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
+from demur_proto.finite_pairs import Level, curvature, levels_renyi
 from demur_proto.normal import exp_exact
-from demur_proto.outward import SLACK, ceil_float, up
+from demur_proto.outward import ceil_float, up
 from demur_proto.ranges import check_amount, check_order
 
 _LARGEST_EXPONENT = 700.0  # e^700 = 1e304
@@ -83,10 +83,10 @@ def laplace_renyi(distance: float, *, scale: float, order: float) -> float:
         return up(t)
     beta = order - 1
     if beta == 0:
-        return up(_curvature(-t))
+        return up(curvature(-t))
     if beta * t <= _LARGEST_EXPONENT:
         share = beta / (order + beta)
-        excess = (1 - share) * _curvature(beta * t) + share * _curvature(-order * t)
+        excess = (1 - share) * curvature(beta * t) + share * curvature(-order * t)
         return up(math.log1p(excess) / beta)
     return up(t - math.log1p(beta / order) / beta)  # e^(−αt) is no float
 
@@ -171,53 +171,11 @@ def uniform_response_renyi(epsilon: float, *, options: int, order: float) -> flo
     else:
         above = -math.log((1 + rest * math.exp(-epsilon)) / options)
     below = math.log1p(math.expm1(epsilon) / options)  # −ln k p e^(−ε)
-    kept = 1 / (1 + rest * math.exp(-epsilon))
-    forward = [(kept, above), (rest * math.exp(-epsilon) * kept, -below)]
-    backward = [(1 / options, -above), (rest / options, below)]
-    return max(_finite_renyi(forward, order), _finite_renyi(backward, order))
-
-
-def _finite_renyi(outputs: Sequence[tuple[float, float]], order: float) -> float:
-    """D_α(P ‖ Q) of two laws on finitely many outputs, rounded up.
-
-        D_α = ln( 1 + Σ_y P(y) [g((α−1) r_y) + (α−1) g(−r_y)] ) / (α − 1),   g(x) = e^x − 1 − x
-        D_1 = Σ_y P(y) g(−r_y)
-
-    Args:
-        outputs: P(y) and r_y = ln(P(y)/Q(y)); both laws sum to 1.
-        order: Rényi order α ≥ 1, or infinite.
-
-    Source: Σ P e^((α−1)r) is Σ P (P/Q)^(α−1); since Σ P e^(−r) = Σ P, what g leaves out cancels.
-    """
-    largest = max(ratio for _, ratio in outputs)
-    if order == math.inf:
-        return up(largest)
-    beta = order - 1
-    if beta == 0:
-        return up(math.fsum(mass * _curvature(-ratio) for mass, ratio in outputs))
-    exponent = beta * largest
-    if exponent <= _LARGEST_EXPONENT:
-        excess = math.fsum(
-            mass * (_curvature(beta * ratio) + beta * _curvature(-ratio)) for mass, ratio in outputs
-        )
-        # An exponent known to so many units in the last place costs its exponential as many more.
-        blur = SLACK * (exponent / 4) * min(excess, 1.0)
-        return up((math.log1p(excess) + blur) / beta)
-    mass = math.fsum(mass * math.exp(beta * (ratio - largest)) for mass, ratio in outputs)
-    return up(largest + math.log(mass) / beta)
-
-
-def _curvature(x: float) -> float:
-    """g(x) = e^x − 1 − x, which is positive and near x²/2 for small x, to the last digits."""
-    if abs(x) > 0.7:
-        return math.expm1(x) - x
-    term = total = x * x / 2
-    n = 3
-    while abs(term) > 1e-18 * total:
-        term *= x / n
-        total += term
-        n += 1
-    return total
+    levels = (
+        Level(mass=1 / options, log_ratio=above),
+        Level(mass=rest / options, log_ratio=-below),
+    )
+    return levels_renyi(levels, order=order)
 
 
 def _expm1(factor: float, exponent: float) -> float:

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -11,6 +12,8 @@ from demur_proto.checks import check_hash, check_integer, check_positive, check_
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, grid_step, squared_radius
 from demur_proto.words import WordType
+
+MOST_CATEGORIES = 1 << 18  #: of a histogram, so that its release fits a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +50,93 @@ def _feature(name: str, parameters: dict[str, float]) -> Feature:
     return Feature(name=name, parameters=parameters)
 
 
+class Randomiser(StrEnum):
+    """How a device randomises its category. Constructors are in `mechanisms.of_round`."""
+
+    KRR = "krr"  #: k-ary randomised response
+    SUE = "sue"  #: symmetric unary encoding
+    OUE = "oue"  #: optimised unary encoding
+    BLH = "blh"  #: binary local hashing
+    OLH = "olh"  #: optimised local hashing
+    HADAMARD = "hadamard"  #: Hadamard response
+    SUBSET = "subset"  #: subset selection
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """The sum over people of a vector: the features' values, one after the other."""
+    """The sum over people of a vector: the features' values, one after the other.
+
+    Raises:
+        ParameterError: a field is outside its range, or the grid is too coarse.
+    """
 
     features: tuple[Feature, ...]  #: at least one
+    dimension: int  #: coordinates of all features together; >= 1
+    clip: float  #: ℓ₂ radius, data units; > 0
+    sigma: float  #: noise in the study's view, data units; > 0
+    grid_exponent: int  #: grid step is 2^this data units; -900 to 900
+    on_grid: bool  #: every possible value is a multiple of the grid step
 
     def __post_init__(self) -> None:
+        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         if not self.features:
             raise ParameterError("features", self.features, "at least one feature")
+        if len(self.features) > self.dimension:
+            raise ParameterError("dimension", self.dimension, "at least one for each feature")
+        check_positive("clip", self.clip)
+        check_positive("sigma", self.sigma)
+        check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
+        squared_radius(self.clip, self.grid_exponent)
+        check_grid(
+            self.grid_exponent, clip=self.clip, dimension=self.dimension, on_grid=self.on_grid
+        )
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value."""
+        return self.dimension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """How many people are in each category of one feature.
+
+    A person's value is one number, their category: 0 to categories − 1. Any other value counts as
+    nothing.
+
+    Raises:
+        ParameterError: a field is outside its range.
+    """
+
+    feature: Feature
+    categories: int  #: k; 2 to 2^18
+    mechanism: Randomiser
+    epsilon: float  #: ε of the mechanism, nats; > 0
+    size: int = (
+        0  #: of local hashing the range of the hash, of subset selection that of a subset; or 0
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.feature, Feature):
+            raise ParameterError("feature", self.feature, "a Feature")
+        check_integer("categories", self.categories, 2, MOST_CATEGORIES)
+        if not isinstance(self.mechanism, Randomiser):
+            raise ParameterError("mechanism", self.mechanism, "a Randomiser")
+        check_positive("epsilon", self.epsilon)
+        check_integer("size", self.size, 0, MOST_CATEGORIES)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The one feature, as all queries name theirs."""
+        return (self.feature,)
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value: their category."""
+        return 1
+
+
+Query = Linear | Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +144,13 @@ class Round:
     """One question with its noise.
 
     Raises:
-        ParameterError: a field is outside its range, or the grid is too coarse.
+        ParameterError: a field is outside its range.
     """
 
     study_hash: bytes  #: SHA-256 of the study's definition
     number: int  #: 1 for the first round of the study, then consecutive
-    query: Linear
-    dimension: int  #: words of a report; >= 1
-    clip: float  #: ℓ₂ radius, data units; > 0
-    sigma: float  #: noise in the study's view, data units; > 0
-    grid_exponent: int  #: grid step is 2^this data units; -900 to 900
-    on_grid: bool  #: every possible value is a multiple of the grid step
-    weight: int  #: what one squared grid step costs, budget units; >= 1
+    query: Query
+    weight: int  #: what one squared grid step, or one category, costs; budget units, >= 1
     word_type: WordType
     answer_after_ms: int = 0  #: a device sends this long after it received the round
     close_unix_ms: int = 0  #: the collector closes the round then; 0: the analyst does
@@ -82,21 +158,13 @@ class Round:
     def __post_init__(self) -> None:
         check_hash("study_hash", self.study_hash)
         check_integer("number", self.number, 1, (1 << 32) - 1)
-        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
-        if len(self.query.features) > self.dimension:
-            raise ParameterError("dimension", self.dimension, "at least one for each feature")
-        check_positive("clip", self.clip)
-        check_positive("sigma", self.sigma)
-        check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
+        if not isinstance(self.query, Linear | Histogram):
+            raise ParameterError("query", self.query, "a Linear or a Histogram")
         check_integer("weight", self.weight, 1, 1 << 62)
         if not isinstance(self.word_type, WordType):
             raise ParameterError("word_type", self.word_type, "a WordType")
         check_integer("answer_after_ms", self.answer_after_ms, 0, 86_400_000)
         check_integer("close_unix_ms", self.close_unix_ms, 0, (1 << 53))
-        squared_radius(self.clip, self.grid_exponent)
-        check_grid(
-            self.grid_exponent, clip=self.clip, dimension=self.dimension, on_grid=self.on_grid
-        )
 
 
 def check_grid(exponent: int, *, clip: float, dimension: int, on_grid: bool) -> None:

@@ -1,6 +1,7 @@
 """A study: the privacy contract, fixed before the first round."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -8,7 +9,7 @@ from fractions import Fraction
 from demur_proto import calibration, conversions
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
-from demur_proto.grid import EXPONENT_LIMIT, base_units
+from demur_proto.grid import EXPONENT_LIMIT, GRAIN, base_units
 from demur_proto.ranges import check_amount
 
 EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
@@ -37,13 +38,30 @@ class Policy(StrEnum):
     CLIP = "clip"  #: it is shrunk to what still fits; the first shrunk answer is the last
 
 
+class MechanismFamily(StrEnum):
+    """The mechanisms that the rounds of a study may use."""
+
+    GAUSSIAN = "gaussian"  #: linear queries on an integer grid, with rounded Gaussian noise
+    PURE = "pure"  #: histograms, with randomised responses of a finite ε
+    MIXED = "mixed"  #: both
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether its rounds may be linear."""
+        return self is not MechanismFamily.PURE
+
+    @property
+    def has_histograms(self) -> bool:
+        """Whether its rounds may be histograms."""
+        return self is not MechanismFamily.GAUSSIAN
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Everything a device agrees to before it answers.
 
     Unit: one device, which is one person. Neighbour: zero-out, the person's data replaced by the
-    reference record whose every value is zero. Mechanism: linear queries on an integer grid with
-    rounded Gaussian noise.
+    reference record whose every value is nothing: zero, or no category.
 
     Raises:
         ParameterError: a field is outside its range, or the budget does not keep the stated
@@ -57,31 +75,29 @@ class Study:
     budget: float  #: per device, in the measure: μ, or ρ in nats; > 0
     epsilon: float  #: the same guarantee as (ε, δ), zero-out: nats, > 0
     delta: float  #: in (0, 1); includes what the exact sampler may add
-    base_sigma: float  #: noise of the base round in the view, data units; > 0
-    base_grid_exponent: int  #: grid step of the base round is 2^this data units; -900 to 900
     minimum_cohort: int  #: fewest reports that may be released; >= 1
-    dishonest: int = 0  #: how many of those may add no noise; < minimum_cohort
+    mechanism_family: MechanismFamily = MechanismFamily.GAUSSIAN
+    base_sigma: float = 0.0  #: noise of the base round, data units; > 0, or 0 without linear rounds
+    base_grid_exponent: int = 0  #: grid step of the base round is 2^this data units; -900 to 900
+    dishonest: int = 0  #: how many of the minimum cohort may add no noise; < minimum_cohort
     horizon: int = 0  #: most rounds; 0 when not fixed beforehand
-    maximum_dimension: int = 1  #: most coordinates of one report; >= 1
+    maximum_dimension: int = 1  #: most coordinates, or categories, of one answer; >= 1
 
     def __post_init__(self) -> None:
         check_text("name", self.name, longest=200)
         # An enum's own text compares equal to it, yet is not it: "gdp" must not pass for zcdp.
-        for name, kind in (("view", View), ("measure", Measure), ("policy", Policy)):
+        for name, kind in _KINDS.items():
             if not isinstance(getattr(self, name), kind):
                 raise ParameterError(name, getattr(self, name), f"a {kind.__name__}")
-        for name in ("budget", "epsilon", "base_sigma"):
+        for name in ("budget", "epsilon"):
             check_positive(name, getattr(self, name))
         if not isinstance(self.delta, float) or not 0 < self.delta < 1:
             raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
-        check_integer(
-            "base_grid_exponent", self.base_grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT
-        )
         check_integer("minimum_cohort", self.minimum_cohort, 1, (1 << 31) - 1)
         check_integer("dishonest", self.dishonest, 0, self.minimum_cohort - 1)
         check_integer("horizon", self.horizon, 0, OPEN_HORIZON - 1)
         check_integer("maximum_dimension", self.maximum_dimension, 1, (1 << 31) - 1)
-        base_units(self.budget_norm, self.base_grid_exponent)
+        self._check_family()
         spent = self.measure_delta + self.sampler_delta
         if not spent <= self.delta:
             raise ParameterError(
@@ -90,11 +106,37 @@ class Study:
                 f"small enough for delta {self.delta} (it needs {spent:.17g})",
             )
 
+    def _check_family(self) -> None:
+        """What the mechanisms ask of the other fields."""
+        family = self.mechanism_family
+        if family.has_linear:
+            check_positive("base_sigma", self.base_sigma)
+            check_integer(
+                "base_grid_exponent", self.base_grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT
+            )
+            base_units(self.budget_norm, self.base_grid_exponent)
+        else:
+            for name in ("base_sigma", "base_grid_exponent"):
+                stated = getattr(self, name)
+                if type(stated) not in (int, float) or stated:
+                    raise ParameterError(name, stated, f"0 in a study of the family {family}")
+        if family.has_histograms:
+            if self.measure is not Measure.ZCDP:
+                # μ-GDP says nothing about a randomised response; its ρ adds up with a Gaussian's.
+                raise ParameterError("measure", str(self.measure), f"zcdp in the family {family}")
+            if self.view is not View.LOCAL:
+                # Each report carries all of its noise, so there is no share to hide in a sum.
+                raise ParameterError("view", str(self.view), f"local in the family {family}")
+            if self.policy is Policy.CLIP:
+                raise ParameterError(
+                    "policy", str(self.policy), "skip or retire: no category shrinks"
+                )
+
     @property
     def budget_norm(self) -> Fraction:
         """B_norm: how much ‖q‖² fits when every round is like the base round; data units².
 
-        gdp: σ₀²μ²;  zcdp: 2σ₀²ρ.
+        gdp: σ₀²μ²;  zcdp: 2σ₀²ρ;  0 without linear rounds.
         """
         variance = Fraction(self.base_sigma) ** 2
         if self.measure is Measure.GDP:
@@ -103,12 +145,16 @@ class Study:
 
     @property
     def budget_units(self) -> int:
-        """T, the filter's integer budget."""
+        """T, the filter's integer budget; lcm(1 … 40) without linear rounds."""
+        if not self.mechanism_family.has_linear:
+            return GRAIN
         return base_units(self.budget_norm, self.base_grid_exponent)[0]
 
     @property
     def base_weight(self) -> int:
-        """W, what one squared grid step costs in a round like the base round."""
+        """W, what one squared grid step costs in a round like the base round; or 0 without one."""
+        if not self.mechanism_family.has_linear:
+            return 0
         return base_units(self.budget_norm, self.base_grid_exponent)[1]
 
     @property
@@ -125,7 +171,12 @@ class Study:
 
     @property
     def sampler_delta(self) -> float:
-        """What an exact sampler may add to δ over the whole study."""
+        """What an exact sampler may add to δ over the whole study.
+
+        Randomised responses add nothing: given uniform bits, their law is exact.
+        """
+        if not self.mechanism_family.has_linear:
+            return 0.0
         return sampler_delta(
             epsilon=self.epsilon,
             view=self.view,
@@ -133,6 +184,14 @@ class Study:
             horizon=self.horizon,
             maximum_dimension=self.maximum_dimension,
         )
+
+
+_KINDS: Mapping[str, type[StrEnum]] = {
+    "view": View,
+    "measure": Measure,
+    "policy": Policy,
+    "mechanism_family": MechanismFamily,
+}
 
 
 def sampler_delta(
@@ -172,12 +231,15 @@ def design_study(
     measure: Measure = Measure.GDP,
     view: View = View.AGGREGATE,
     policy: Policy = Policy.SKIP,
+    mechanism_family: MechanismFamily = MechanismFamily.GAUSSIAN,
     grid_exponent: int = -14,
     dishonest: int = 0,
     horizon: int = 0,
     maximum_dimension: int = 1,
 ) -> Study:
     """The study with the least noise in which `answers` full-clip answers fit each device.
+
+    A study of histograms only is made by `histograms.design_histogram_study`.
 
     Args:
         name: what people call it.
@@ -189,10 +251,11 @@ def design_study(
         measure: currency of the budget.
         view: what the adversary sees.
         policy: what a filter does after a refusal.
+        mechanism_family: gaussian, or mixed, in which histograms may be asked too.
         grid_exponent: grid step is 2^this data units.
         dishonest: how many of the minimum cohort may add no noise.
         horizon: most rounds; 0 when not fixed.
-        maximum_dimension: most coordinates of one report.
+        maximum_dimension: most coordinates, or categories, of one answer.
 
     Raises:
         ParameterError: an argument is outside its range.
@@ -208,6 +271,8 @@ def design_study(
     check_integer("minimum_cohort", minimum_cohort, 1, (1 << 31) - 1)
     if not isinstance(delta, float) or not 0 < delta < 1:
         raise ParameterError("delta", delta, "between 0 and 1, both excluded")
+    if mechanism_family not in [family for family in MechanismFamily if family.has_linear]:
+        raise ParameterError("mechanism_family", str(mechanism_family), "gaussian or mixed")
     reserve = sampler_delta(
         epsilon=epsilon,
         view=view,
@@ -224,10 +289,7 @@ def design_study(
         budget = conversions.gdp_mu(epsilon, delta=remaining)
         sigma = calibration.sigma_for_answers(answers, clip=clip, mu=budget)
     elif measure is Measure.ZCDP:
-        budget = conversions.zcdp_rho(epsilon, delta=remaining)
-        # Both conversions round outward, so the way back may miss by a few units in the last place.
-        while conversions.zcdp_delta(budget, epsilon=epsilon) > remaining:
-            budget *= 1 - 2.0**-50
+        budget = largest_rho(epsilon, delta=remaining)
         sigma = calibration.sigma_for_answers_zcdp(answers, clip=clip, rho=budget)
     else:
         raise ParameterError("measure", measure, "gdp or zcdp")
@@ -239,6 +301,7 @@ def design_study(
         budget=budget,
         epsilon=epsilon,
         delta=delta,
+        mechanism_family=mechanism_family,
         base_sigma=sigma,
         base_grid_exponent=grid_exponent,
         minimum_cohort=minimum_cohort,
@@ -246,3 +309,19 @@ def design_study(
         horizon=horizon,
         maximum_dimension=maximum_dimension,
     )
+
+
+def largest_rho(epsilon: float, *, delta: float) -> float:
+    """The largest zCDP budget ρ, in nats, that a study of this (ε, δ) accepts.
+
+    >>> conversions.zcdp_delta(largest_rho(1.0, delta=1e-6), epsilon=1.0) <= 1e-6
+    True
+    """
+    rho = conversions.zcdp_rho(epsilon, delta=delta)
+    # Both conversions round outward, so the way back may miss by a few units in the last place.
+    # Where δ is almost 1 it hardly depends on ρ, and they would be many: so each step is longer.
+    step = 2.0**-50
+    while conversions.zcdp_delta(rho, epsilon=epsilon) > delta:
+        rho *= 1 - step
+        step *= 2
+    return rho

@@ -1,32 +1,44 @@
 """Integer words ↔ bytes."""
 
 from enum import StrEnum
+from typing import cast
 
 import numpy as np
 
-from demur_proto.arrays import Words
+from demur_proto.arrays import Flags, Words
 from demur_proto.errors import ParameterError, WireError
 
 
 class WordType(StrEnum):
-    """How the words of a report are encoded: signed, little-endian."""
+    """How the words of a report are encoded.
 
+    Integers are signed and little-endian. Bits are packed, the first word of a report into the
+    lowest bit of its first byte; a report fills whole bytes, and the bits left over are zero.
+    """
+
+    BIT = "bit"
     INT32 = "int32"
     INT64 = "int64"
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of one word."""
-        return 4 if self is WordType.INT32 else 8
-
-    @property
     def limit(self) -> int:
-        """Largest magnitude that this type is used for."""
-        return (1 << (8 * self.size_bytes - 1)) - 1
+        """Largest magnitude that this type is used for. Bits have no sign."""
+        return (1 << (_BITS[self] - 1)) - 1 if self is not WordType.BIT else 1
+
+    def report_bytes(self, dimension: int) -> int:
+        """Bytes of a report of this many words.
+
+        >>> WordType.BIT.report_bytes(9), WordType.INT32.report_bytes(9)
+        (2, 36)
+        """
+        return -(-dimension * _BITS[self] // 8)
+
+
+_BITS = {WordType.BIT: 1, WordType.INT32: 32, WordType.INT64: 64}
 
 
 def word_type_for(limit: int) -> WordType:
-    """The smallest type that holds every word of magnitude up to `limit`.
+    """The smallest signed type that holds every word of magnitude up to `limit`.
 
     >>> word_type_for(70_000).value, word_type_for(1 << 31).value
     ('int32', 'int64')
@@ -37,14 +49,20 @@ def word_type_for(limit: int) -> WordType:
 
 
 def encode_words(words: Words, word_type: WordType) -> bytes:
-    """Words [n, d] to bytes, row by row.
+    """Words [n, d] to bytes, report by report.
 
     Raises:
         ParameterError: a word does not fit; nothing saturates.
 
     >>> encode_words(np.array([[1, -2]]), WordType.INT32).hex()
     '01000000feffffff'
+    >>> encode_words(np.array([[1, 0, 0, 1, 0, 0, 0, 0, 1]]), WordType.BIT).hex()
+    '0901'
     """
+    if word_type is WordType.BIT:
+        if not ((words == 0) | (words == 1)).all():
+            raise ParameterError("words", "another word", "0 or 1")
+        return np.packbits(words.astype(np.bool_), axis=1, bitorder="little").tobytes()
     if word_type is WordType.INT32:
         narrow = words.astype("<i4")
         if not np.array_equal(narrow, words):
@@ -53,21 +71,37 @@ def encode_words(words: Words, word_type: WordType) -> bytes:
     return words.astype("<i8", copy=False).tobytes()
 
 
-def decode_words(data: bytes, word_type: WordType, *, reports: int, dimension: int) -> Words:
-    """Bytes to words [reports, dimension].
+def decode_words(
+    data: bytes, word_type: WordType, *, reports: int, dimension: int
+) -> tuple[Words, Flags]:
+    """Bytes to words [reports, dimension], and which reports are well formed [reports].
+
+    Returns:
+        The words, which may be written; bits come in one byte each, since eight would be too many.
+        A report is ill formed if the bits that its last byte has left over are not zero: two texts
+        must never mean the same report.
 
     Raises:
-        WireError: the length is not reports · dimension · word size.
+        WireError: the length is not that of so many reports.
 
     >>> decode_words(bytes.fromhex("01000000feffffff"), WordType.INT32, reports=2, dimension=1)
-    array([[ 1],
-           [-2]])
+    (array([[ 1],
+           [-2]]), array([ True,  True]))
+    >>> decode_words(bytes.fromhex("0109"), WordType.BIT, reports=2, dimension=3)[1]
+    array([ True, False])
     """
-    expected = reports * dimension * word_type.size_bytes
-    if len(data) != expected:
+    size = word_type.report_bytes(dimension)
+    if len(data) != reports * size:
         raise WireError(
-            f"{reports} reports of {dimension} {word_type} words take {expected} bytes, "
+            f"{reports} reports of {dimension} {word_type} words take {reports * size} bytes, "
             f"got {len(data)}"
         )
+    if word_type is WordType.BIT:
+        packed = np.frombuffer(data, dtype=np.uint8).reshape(reports, size)
+        bits = np.unpackbits(packed, axis=1, count=dimension, bitorder="little")
+        spare = packed[:, -1] >> ((dimension - 1) % 8 + 1) if dimension % 8 else None
+        sound = np.ones(reports, dtype=np.bool_) if spare is None else spare == 0
+        return cast(Words, bits.view(np.int8)), sound
     narrow = np.frombuffer(data, dtype="<i4" if word_type is WordType.INT32 else "<i8")
-    return narrow.astype(np.int64).reshape(reports, dimension)
+    words = narrow.astype(np.int64).reshape(reports, dimension)
+    return words, np.ones(reports, dtype=np.bool_)

@@ -129,13 +129,13 @@ def _release_row(row: dict[str, Any]) -> dict[str, Any]:
     shown = " ".join(f"{value:,.6g}" for value in row["estimate"][:3])
     if len(row["estimate"]) > 3:
         shown += f" … ({len(row['estimate'])} in all)"
-    published = row["half_width"] is not None
+    published = bool(row["estimate"])
     return {
         "study": row["study"],
         "round": row["round"],
         "reports": row["reports"],
         "estimate": shown if published else f"withheld: {row['withheld'].replace('_', ' ')}",
-        "half_width": f"{row['half_width']:,.6g}" if published else "",
+        "half_width": f"{row['half_width'][0]:,.6g}" if published else "",
     }
 
 

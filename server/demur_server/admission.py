@@ -3,13 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 
-import numpy as np
-
-from demur_proto.arrays import Flags, Integers, Words
+from demur_proto.arrays import Flags
 from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.errors import WireError
 from demur_proto.hmacs import PreparedKey, hash_payloads, hmac_by_message
-from demur_proto.round import Round
 from demur_proto.words import decode_words
 from demur_server.live import LiveRound
 from demur_server.store.base import Batch
@@ -35,21 +32,13 @@ def check_words(live: LiveRound, words: bytes, *, reports: int) -> None:
     Raises:
         WireError: the length does not fit.
     """
-    asked = live.asked.value
-    expected = reports * asked.dimension * asked.word_type.size_bytes
+    word_type, length = live.asked.value.word_type, live.mechanism.report_length
+    expected = reports * word_type.report_bytes(length)
     if len(words) != expected:
         raise WireError(
-            f"{reports} reports of {asked.dimension} {asked.word_type} words take {expected} "
-            f"bytes, got {len(words)}"
+            f"{reports} reports of {length} {word_type} words take {expected} bytes, "
+            f"got {len(words)}"
         )
-
-
-def valid_rows(live: LiveRound, rows: Words) -> Flags:
-    """Which rows [n, d] hold only words that the round allows."""
-    if not rows.size:
-        return np.ones(len(rows), dtype=np.bool_)
-    valid: Flags = (rows.min(axis=1) >= -live.word_limit) & (rows.max(axis=1) <= live.word_limit)
-    return valid
 
 
 def check_devices(devices: bytes | None, *, reports: int) -> list[bytes]:
@@ -85,21 +74,29 @@ def make_batch(
     devices: list[bytes],
     words: bytes,
     payload_hashes: list[bytes] | None,
-) -> Batch:
-    """A batch of all these reports, whose words `check_words` has let pass."""
-    asked = live.asked.value
+) -> tuple[Batch, Flags]:
+    """A batch of all these reports, whose words `check_words` has let pass.
+
+    Returns:
+        The batch, and which of its reports the round's mechanism could have made.
+    """
     if payload_hashes is None:
         payload_hashes = hash_payloads(words, reports=len(report_ids))
-    return Batch(
+    rows, sound = decode_words(
+        words,
+        live.asked.value.word_type,
+        reports=len(report_ids),
+        dimension=live.mechanism.report_length,
+    )
+    batch = Batch(
         report_ids=report_ids,
         digests=hmac_by_message(key, payload_hashes),
         devices=devices,
-        words=decode_words(
-            words, asked.word_type, reports=len(report_ids), dimension=asked.dimension
-        ),
-        tally=_tally,
+        words=rows,
+        tally=live.mechanism.tally,
         capacity=live.capacity,
     )
+    return batch, live.mechanism.valid(rows) & sound
 
 
 def pick(batch: Batch, chosen: Sequence[int]) -> Batch:
@@ -121,14 +118,3 @@ def split(data: bytes, size: int) -> list[bytes]:
     [b'aa', b'bb']
     """
     return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def sums_length(asked: Round) -> int:
-    """How many sums the reports of a round add up to."""
-    return asked.dimension
-
-
-def _tally(rows: Words) -> Integers:
-    """What rows [n, d] add to the sums [s]."""
-    sums: Integers = rows.sum(axis=0)
-    return sums

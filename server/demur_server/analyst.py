@@ -5,21 +5,21 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from demur_proto.asking import next_round
+from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
 from demur_proto.credentials import NamedSecret, metadata_of
 from demur_proto.definition import Defined, define_round, define_study, read_study
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
 from demur_server.choosing import matches
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 16 << 20),  # a release is four times as large as a report
+    ("grpc.max_receive_message_length", 16 << 20),  # a release is many times as large as a report
 )
 
 
@@ -137,7 +137,7 @@ class Analyst:
             ParameterError: an argument is outside its range.
             DemurError: the collector refuses the round, or went away.
         """
-        asked = define_round(
+        return await self._open(
             next_round(
                 self.study,
                 features,
@@ -148,11 +148,50 @@ class Analyst:
                 answer_after_ms=answer_after_ms,
             )
         )
-        request = analyst_pb2.OpenRoundRequest(definition=asked.definition)
+
+    async def open_histogram(
+        self,
+        feature: Feature,
+        *,
+        categories: int,
+        mechanism: Randomiser,
+        epsilon: float,
+        answer_after_ms: int = 0,
+    ) -> Defined[Round]:
+        """Put a question to every device: which category of a feature is its owner's?
+
+        Args:
+            feature: gives each person's category, 0 to categories − 1.
+            categories: k, how many there are; >= 2.
+            mechanism: how devices randomise their category.
+            epsilon: ε of the mechanism, nats; > 0.
+            answer_after_ms: when devices send, after they received the round.
+
+        Raises:
+            ParameterError: an argument is outside its range, the study has no histograms, or no
+                device could afford a single answer.
+            DemurError: the collector refuses the round, or went away.
+        """
+        return await self._open(
+            next_histogram(
+                self.study,
+                feature,
+                number=self._rounds + 1,
+                categories=categories,
+                mechanism=mechanism,
+                epsilon=epsilon,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    async def _open(self, asked: Round) -> Defined[Round]:
+        check_affordable(self.study.value, asked)
+        defined = define_round(asked)
+        request = analyst_pb2.OpenRoundRequest(definition=defined.definition)
         async with calling(PEER):
             await self._stub.OpenRound(request, timeout=CALL_S, metadata=self._metadata)
         self._rounds += 1
-        return asked
+        return defined
 
     async def close(
         self, asked: Defined[Round], *, after_reports: int = 0, timeout_s: float = CALL_S
@@ -202,6 +241,38 @@ class Analyst:
             DemurError: the collector refuses, or went away.
         """
         asked = await self.open(*features, dimension=dimension, clip=clip, on_grid=on_grid)
+        return await self._close(asked, reports, timeout_s)
+
+    async def ask_histogram(
+        self,
+        feature: Feature,
+        *,
+        categories: int,
+        mechanism: Randomiser,
+        epsilon: float,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask for categories, wait for the reports, and return the release with their counts.
+
+        Args:
+            feature: gives each person's category, 0 to categories − 1.
+            categories: k, how many there are; >= 2.
+            mechanism: how devices randomise their category.
+            epsilon: ε of the mechanism, nats; > 0.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            StateError: they did not come in time.
+            DemurError: the collector refuses, or went away.
+        """
+        asked = await self.open_histogram(
+            feature, categories=categories, mechanism=mechanism, epsilon=epsilon
+        )
+        return await self._close(asked, reports, timeout_s)
+
+    async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
         wanted = self.study.value.minimum_cohort if reports is None else reports
         return await self.close(asked, after_reports=wanted, timeout_s=timeout_s)
 

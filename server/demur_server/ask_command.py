@@ -216,8 +216,10 @@ def _told(question: str, release: "Release") -> str:
     where = f"round {release.number}, {release.reports:,} reports"
     if not release.estimate:
         return f"{question}: withheld, fewer reports than the study allows ({where})"
-    interval = f"± {release.half_width:,.6g}"
-    shown = [f"{value:,.6g} {interval}" for value in release.estimate[:LONGEST_SHOWN]]
+    shown = [
+        f"{value:,.6g} ± {release.half_width_at(at):,.6g}"
+        for at, value in enumerate(release.estimate[:LONGEST_SHOWN])
+    ]
     if len(release.estimate) > LONGEST_SHOWN:
         shown.append(f"… ({len(release.estimate)} in all; --json prints them)")
     separator = " " if len(shown) == 1 else "\n  "

@@ -17,7 +17,7 @@ from demur_proto.definition import (
 )
 from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
 from demur_proto.hmacs import prepare_key
-from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -29,9 +29,7 @@ from demur_server.admission import (
     pick,
     report_count,
     split,
-    sums_length,
     unauthenticated_devices,
-    valid_rows,
 )
 from demur_server.estimates import make_release
 from demur_server.keys import Keys, MemoryKeys
@@ -126,11 +124,12 @@ class Collector:
                 raise StateError(
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
+            mechanism = mechanism_for(study.value, asked.value)
             with anyio.CancelScope(shield=True):  # store and memory change together
                 # The key first: a round without one could only be closed.
                 key = await anyio.to_thread.run_sync(self._keys.make, asked.hash)
                 await self._store.add_round(
-                    asked, sums_length=sums_length(asked.value), open_access=self._open_access
+                    asked, sums_length=mechanism.sums_length, open_access=self._open_access
                 )
                 self._take_up_round(study, asked, key, open_access=self._open_access)
         logger.info("study %s: round %d open", study.hash.hex()[:16], asked.value.number)
@@ -148,14 +147,14 @@ class Collector:
     ) -> list[int]:
         """Count reports; one disposition each, in order.
 
-        One bad report never fails the others: a word outside the round's range makes its report
-        INVALID, while ids or words of the wrong length in all make the whole call fail. A call that
-        is cancelled may have counted its reports; sent again, they are DUPLICATE.
+        One bad report never fails the others: words that the round's mechanism could not have made
+        render their report INVALID, while ids or words of the wrong length in all make the whole call
+        fail. A call that is cancelled may have counted its reports; sent again, they are DUPLICATE.
 
         Args:
             round_hash: the round they answer.
             report_ids: 16 bytes each.
-            words: `dimension` words each, little-endian.
+            words: of each report as the round's word type says, report by report.
             devices: who sent each, authenticated by the caller, 16 bytes each. Under open access
                 every report id stands for a device of its own, whatever is given here.
             payload_hashes: `hash_payloads` of the words, if the caller has them already.
@@ -181,7 +180,7 @@ class Collector:
             return [report_pb2.DISPOSITION_TRY_LATER] * reports
 
         def prepare() -> tuple[Batch, Flags]:
-            batch = make_batch(
+            return make_batch(
                 asking,
                 key,
                 report_ids=identities,
@@ -189,7 +188,6 @@ class Collector:
                 words=words,
                 payload_hashes=payload_hashes,
             )
-            return batch, valid_rows(asking, batch.words)
 
         # Large words are hashed and looked through while the event loop receives the next ones.
         large = len(words) > LARGE_BYTES
@@ -434,12 +432,10 @@ class Collector:
         *,
         open_access: bool,
     ) -> LiveRound:
-        word_limit = mechanism_for(study.value, asked.value).word_limit
         asking = LiveRound(
             study=study,
             asked=asked,
-            word_limit=word_limit,
-            capacity=((1 << 63) - 1) // word_limit,
+            mechanism=mechanism_for(study.value, asked.value),
             open_access=open_access,
             digest_key=None if key is None else prepare_key(key),
         )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from demur_proto.definition import Defined
-from demur_proto.guarantee import guarantee_of
-from demur_proto.mechanisms.gaussian import CONFIDENCE, mechanism_for
+from demur_proto.mechanisms.base import CONFIDENCE
+from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -26,14 +26,12 @@ def make_release(
     Args:
         study: the contract.
         asked: the round.
-        sums: exact sums of the words, grid steps, one per coordinate.
+        sums: what the mechanism's tallies add up to, exactly.
         reports: how many were counted.
         open_access: they were taken from anybody.
     """
     mechanism = mechanism_for(study.value, asked.value)
-    statement = guarantee_of(
-        study.value, per_report_mu=mechanism.report_mu, open_access=open_access
-    ).statement
+    statement = guarantee_for(study.value, asked.value.query, open_access=open_access).statement
     if reports < study.value.minimum_cohort:
         return Release(
             study_hash=study.hash,
@@ -43,8 +41,8 @@ def make_release(
             withheld=Withheld.BELOW_MINIMUM_COHORT,
             sums=(),
             estimate=(),
-            standard_error=math.nan,
-            half_width=math.nan,
+            standard_error=(),
+            half_width=(),
             confidence=math.nan,
             guarantee=statement,
         )

@@ -25,7 +25,8 @@ COLUMNS = (
 def release_csv(releases: Iterable[Release]) -> str:
     """One line for every coordinate of every release, and one for each that was withheld.
 
-    `sum` is in grid steps, the others are in data units. A number without its guarantee is none:
+    `sum` is in grid steps and the others are in data units; for a histogram `sum` is a count and
+    the others are in people. A number without its guarantee is none:
     the JSON form has it beside every release.
     """
     text = io.StringIO()
@@ -35,14 +36,18 @@ def release_csv(releases: Iterable[Release]) -> str:
         head = [release.study_hash.hex(), release.number, release.reports, release.withheld.value]
         if not release.estimate:
             writer.writerow([*head, *[""] * 6])
-        tail = [repr(release.standard_error), repr(release.half_width), repr(release.confidence)]
-        for at, (total, value) in enumerate(zip(release.sums, release.estimate, strict=True)):
-            writer.writerow([*head, at, total, repr(value), *tail])
+        sums = iter(release.sums)  # a mechanism may have a sum or two more than estimates
+        for at, (total, value) in enumerate(zip(sums, release.estimate, strict=False)):
+            errors = release.standard_error_at(at), release.half_width_at(at), release.confidence
+            writer.writerow([*head, at, total, repr(value), *map(repr, errors)])
     return text.getvalue()
 
 
 def release_table(release: Release) -> dict[str, Any]:
-    """A release for JSON; what was withheld is null."""
+    """A release for JSON; what was withheld is empty or null.
+
+    `standard_error` and `half_width` have one number for each estimate, or one that all share.
+    """
     return {
         "study": release.study_hash.hex(),
         "round_hash": release.round_hash.hex(),
@@ -51,8 +56,8 @@ def release_table(release: Release) -> dict[str, Any]:
         "withheld": release.withheld.value,
         "sums": list(release.sums),
         "estimate": list(release.estimate),
-        "standard_error": _finite(release.standard_error),
-        "half_width": _finite(release.half_width),
+        "standard_error": list(release.standard_error),
+        "half_width": list(release.half_width),
         "confidence": _finite(release.confidence),
         "guarantee": release.guarantee,
     }

@@ -6,6 +6,8 @@ import anyio
 
 from demur_proto.definition import Defined
 from demur_proto.hmacs import PreparedKey
+from demur_proto.mechanisms.base import Mechanism
+from demur_proto.mechanisms.of_round import room_of
 from demur_proto.round import Round
 from demur_proto.study import Study
 
@@ -28,13 +30,17 @@ class LiveRound:
 
     study: Defined[Study]
     asked: Defined[Round]
-    word_limit: int
-    capacity: int  #: how many reports fit before 64-bit sums could overflow
+    mechanism: Mechanism
     open_access: bool  #: its reports are taken from anybody
     digest_key: PreparedKey | None  #: destroyed when the round closes; lost, it can only close
     open: bool = True
     released: bool = False
     news: Bell = field(default_factory=Bell)  #: rings when reports were counted, and at the end
+
+    @property
+    def capacity(self) -> int:
+        """How many reports fit before a sum could leave 64 bits."""
+        return room_of(self.mechanism)
 
     @property
     def answerable(self) -> bool:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.release import Release
+from demur_proto.round import Histogram, Query
 from demur_proto.study import Study
 from demur_server.choosing import describe_feature, matches
 from demur_server.store import records
@@ -40,8 +41,8 @@ class RoundLine:
     state: str  #: open, closing (its release is not kept yet), released or withheld
     reports: int
     conflicts: int  #: reports refused as CONFLICT while it was open
-    asks: str
-    dimension: int
+    asks: str  #: sums or a histogram, and of what
+    estimates: int  #: how many numbers its release has: coordinates or categories
     access: str  #: credentials or open
 
 
@@ -110,8 +111,8 @@ def round_lines(sql: sa.Connection, wanted: str | None = None) -> list[RoundLine
                 state=_state(closed=kept.closed, release=released.get(kept.round_hash)),
                 reports=counted.reports,
                 conflicts=counted.conflicts,
-                asks=", ".join(map(describe_feature, asked.query.features)),
-                dimension=asked.dimension,
+                asks=_described(asked.query),
+                estimates=_estimates(asked.query),
                 access="open" if kept.open_access else "credentials",
             )
         )
@@ -135,6 +136,15 @@ def releases_of(sql: sa.Connection, wanted: str | None = None) -> list[Release]:
             sql, *records.of_study(study.hash, from_number=1), rounds.c.closed
         )
     ]
+
+
+def _described(query: Query) -> str:
+    kind = "histogram" if isinstance(query, Histogram) else "sum"
+    return f"{kind}: {', '.join(map(describe_feature, query.features))}"
+
+
+def _estimates(query: Query) -> int:
+    return query.categories if isinstance(query, Histogram) else query.dimension
 
 
 def _state(*, closed: bool, release: Release | None) -> str:

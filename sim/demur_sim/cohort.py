@@ -15,11 +15,15 @@ from demur_client.decision import covered
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.definition import Defined, ReportIds
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for
-from demur_proto.noise import FastSampler
-from demur_proto.round import Linear, Round
+from demur_proto.mechanisms.base import Mechanism
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.unary import UnaryEncoding
+from demur_proto.noise import Sampler
+from demur_proto.round import Linear, Query, Round
 from demur_proto.study import Policy, Study
 from demur_sim.populations import Population, side_by_side
+from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
 
@@ -40,9 +44,9 @@ class BlockAnswer:
     """What one block answered to one round."""
 
     block: int
-    words: Words  #: noisy words of those who sent [n, d]
+    words: Words  #: reports of those who sent [n, w]
     sent: Flags  #: who sent anything [devices of the block]
-    contributed: Integers  #: simulator's truth: the sum of the un-noised words given [d]
+    contributed: Integers  #: simulator's truth: see `given_sums`
 
 
 class Block:
@@ -68,21 +72,48 @@ class Block:
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
 
-    def answer(self, asked: Round, mechanism: GaussianLinear) -> BlockAnswer:
-        """Everyone's noisy words to a round."""
+    def answer(self, asked: Round, mechanism: Mechanism) -> BlockAnswer:
+        """Everyone's reports to a round."""
+        contribution, sent, sampler = self._contribution(asked, mechanism)
+        reports = mechanism.randomise(contribution, sampler)
+        return BlockAnswer(
+            block=self.number,
+            words=reports[sent] if self._silent else reports,
+            sent=sent,
+            contributed=given_sums(asked.query, contribution),
+        )
+
+    def sum(self, asked: Round, mechanism: Mechanism) -> "RoundSum":
+        """What `answer` adds up to, bit for bit, where nobody needs the reports themselves."""
+        if self._silent:
+            answer = self.answer(asked, mechanism)
+            return RoundSum(
+                reports=len(answer.words),
+                sums=mechanism.tally(answer.words),
+                contributed=answer.contributed,
+            )
+        contribution, _, sampler = self._contribution(asked, mechanism)
+        return RoundSum(
+            reports=len(contribution),
+            sums=randomised_tally(mechanism, contribution, sampler),
+            contributed=given_sums(asked.query, contribution),
+        )
+
+    def _contribution(self, asked: Round, mechanism: Mechanism) -> tuple[Words, Flags, FastSampler]:
+        """What everyone puts in [n, e], zero for cover; who sends; and where noise comes from."""
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        values = evaluate_query(asked.query, self._population, self._people, mechanism.dimension)
-        largest = mechanism.squared_radius
-        if self._study.policy is Policy.CLIP:
+        values = evaluate_query(asked.query, self._population, self._people)
+        largest = mechanism.largest
+        if self._study.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
             radii = affordable_radius(
                 self.remaining, weight=asked.weight, largest=largest, refused=self.refused
             )
-            words, squares, shrunk = mechanism.quantise_within(values, sampler, radii=radii)
+            words, units, shrunk = mechanism.encode_within(values, sampler, radii=radii)
         else:
-            words, squares = mechanism.quantise(values, sampler)
+            words, units = mechanism.encode(values, sampler)
             shrunk = None
         charge = charge_units(
-            squares,
+            units,
             weight=asked.weight,
             budget_units=self._study.budget_units,
             largest=largest,
@@ -95,16 +126,9 @@ class Block:
         )
         if shrunk is not None:
             self.refused |= shrunk
-            given = given & ~(shrunk & (squares == 0))  # shrunk to nothing: a refusal
-        contribution = covered(words, given)
-        noisy = contribution + mechanism.noise(sampler, reports=len(words))
+            given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         sent = given if self._silent else np.ones_like(given)
-        return BlockAnswer(
-            block=self.number,
-            words=noisy[sent] if self._silent else noisy,
-            sent=sent,
-            contributed=contribution.sum(axis=0),
-        )
+        return covered(words, given), sent, sampler
 
     def report_ids(self) -> ReportIds:
         """This block's devices' report ids, from secrets that follow from the seed."""
@@ -117,8 +141,8 @@ class RoundSum:
     """What a cohort's answers to one round add up to."""
 
     reports: int
-    sums: Integers  #: of the noisy words [d]
-    contributed: Integers  #: simulator's truth [d]
+    sums: Integers  #: what the reports add to the round's sums [s]
+    contributed: Integers  #: simulator's truth: see `given_sums`
 
 
 class Cohort:
@@ -168,19 +192,9 @@ class Cohort:
         groups = [self.blocks[at : at + share] for at in range(0, len(self.blocks), share)]
 
         def group_sum(group: Sequence[Block]) -> RoundSum:
-            answers = [block.answer(asked, mechanism) for block in group]
-            return RoundSum(
-                reports=sum(len(answer.words) for answer in answers),
-                sums=total([answer.words.sum(axis=0) for answer in answers]),
-                contributed=total([answer.contributed for answer in answers]),
-            )
+            return added([block.sum(asked, mechanism) for block in group])
 
-        parts = list(pool.map(group_sum, groups)) if threads > 1 else [group_sum(self.blocks)]
-        return RoundSum(
-            reports=sum(part.reports for part in parts),
-            sums=total([part.sums for part in parts]),
-            contributed=total([part.contributed for part in parts]),
-        )
+        return added(list(pool.map(group_sum, groups)) if threads > 1 else [group_sum(self.blocks)])
 
     def refused(self) -> Flags:
         """Who was ever refused, device by device. Simulator's truth."""
@@ -188,19 +202,39 @@ class Cohort:
         return flags
 
 
-def total(parts: Sequence[Integers]) -> Integers:
-    """The sum of vectors [d]; exact."""
-    result: Integers = np.sum(parts, axis=0, dtype=np.int64)
-    return result
+def added(parts: Sequence[RoundSum]) -> RoundSum:
+    """Several sums as one; exact."""
+    return RoundSum(
+        reports=sum(part.reports for part in parts),
+        sums=np.sum([part.sums for part in parts], axis=0, dtype=np.int64),
+        contributed=np.sum([part.contributed for part in parts], axis=0, dtype=np.int64),
+    )
 
 
-def evaluate_query(query: Linear, population: Population, people: slice, dimension: int) -> Values:
-    """Everyone's value of a query, features side by side [n, dimension].
+def given_sums(query: Query, contribution: Words) -> Integers:
+    """Simulator's truth: un-noised words added up [d], or how many gave each category [k]."""
+    if isinstance(query, Linear):
+        sums: Integers = contribution.sum(axis=0)
+        return sums
+    symbols: Integers = np.bincount(contribution[:, 0], minlength=query.categories + 1)
+    return symbols[1:]  # without those who gave none
+
+
+def randomised_tally(mechanism: Mechanism, words: Words, sampler: Sampler) -> Integers:
+    """`randomise`, then `tally`, without ever spreading the bits of a code over 64-bit words."""
+    if isinstance(mechanism, UnaryEncoding):
+        return mechanism.tally_codes(mechanism.draw(words[:, 0], sampler))
+    return mechanism.tally(mechanism.randomise(words, sampler))
+
+
+def evaluate_query(query: Query, population: Population, people: slice) -> Values:
+    """Everyone's value of a query, features side by side [n, v].
 
     Raises:
-        ParameterError: the features do not give `dimension` coordinates.
+        ParameterError: the features do not give that many numbers.
     """
     values = side_by_side(population, query.features, people)
-    if values.shape[1] != dimension:
-        raise ParameterError("dimension", dimension, f"{values.shape[1]}, what the features give")
+    length = query.value_length
+    if values.shape[1] != length:
+        raise ParameterError("dimension", length, f"{values.shape[1]}, what the features give")
     return values

@@ -9,11 +9,12 @@ import anyio
 import anyio.lowlevel
 
 from demur_proto.arrays import Integers
-from demur_proto.asking import next_round
+from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import StateError
+from demur_proto.mechanisms.of_round import check_family
 from demur_proto.release import Release
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Histogram, Linear, Randomiser, Round
 from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_sim.children import peak_rss_mb
@@ -57,10 +58,11 @@ class CohortSession:
     ) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, Linear)
         question = self._questions.checked(features, clip=clip, on_grid=on_grid)
         if self._ended:
             raise StateError(ENDED)
-        asked = define_round(
+        return self._released(
             next_round(
                 self.study,
                 question.features,
@@ -70,6 +72,31 @@ class CohortSession:
                 on_grid=question.on_grid,
             )
         )
+
+    async def ask_histogram(
+        self, feature: Feature, *, categories: int, mechanism: Randomiser, epsilon: float
+    ) -> Release:
+        """Ask every device for its category of a feature, and return the counts."""
+        await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, Histogram)
+        self._questions.check_category(feature)
+        if self._ended:
+            raise StateError(ENDED)
+        return self._released(
+            next_histogram(
+                self.study,
+                feature,
+                number=len(self._releases) + 1,
+                categories=categories,
+                mechanism=mechanism,
+                epsilon=epsilon,
+            )
+        )
+
+    def _released(self, question: Round) -> Release:
+        """Everyone's answers to a round, added up and published."""
+        check_affordable(self.study.value, question)
+        asked = define_round(question)
         started = time.monotonic()
         answers = self._cohort.sum(asked.value, self._pool, threads=self._threads)
         self._answering_s += time.monotonic() - started

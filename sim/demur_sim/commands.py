@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from demur_proto.outward import text_up
-from demur_proto.study import View
-from demur_sim.results import Result, save
+from demur_sim.report import report
+from demur_sim.result_files import save
 from demur_sim.run import Progress, simulate
 from demur_sim.scenario import list_scenarios, load_scenario
 
@@ -95,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(result.summary()))
     elif not options.quiet:
-        print(_report(result, folder))
+        print(report(result, folder))
     return 0
 
 
@@ -127,39 +126,3 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
             bar.update(reports - bar.n)
 
         yield update
-
-
-def _report(result: Result, folder: Path) -> str:
-    study = result.study.value
-    promise = (
-        f"({text_up(study.epsilon)}, {text_up(study.delta)}), unit one device, "
-        f"neighbour zero-out, view {study.view}"
-    )
-    noise = f"standard error {result.sigma:,.1f} of a released sum"
-    if study.view is not View.LOCAL:
-        noise += f" (view local would need {result.local_sigma:,.0f})"
-    missing = len(result.releases) - result.answered_rounds
-    error = f"{result.rmse:,.1f} with a filter on each device"
-    if missing:
-        error += f" (over the rounds released; {missing} were withheld)"
-    rows = {
-        "guarantee": promise if result.is_private else "none: a refusal shows in the silence",
-        "noise": noise,
-        "answered rounds": f"{result.answered_rounds} with a filter on each device, "
-        f"{result.worst_case_rounds} in the worst case at the same noise",
-        "error (RMSE)": f"{error}, {result.worst_case_sigma:,.1f} in the worst case for all rounds",
-        "simulated": "with seeded noise, so the run itself protects nobody",
-        "refused once": f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)",
-        "took": f"{result.wall_s:.1f} s",
-    }
-    if result.mechanism.shares > 1:
-        alone = text_up(result.guarantee.per_report_mu, digits=2)
-        rows["trusted"] = f"the collector: one report on its own is only {alone}-GDP"
-    rows |= {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
-    size = f"{result.devices:,} devices, {len(result.releases)} rounds"
-    lines = [
-        result.scenario.title or result.scenario.name,
-        f"  {size}, fidelity {result.fidelity}, seed {result.seed}",
-        *(f"  {label:15}  {text}" for label, text in rows.items()),
-    ]
-    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The picture of a run: what was released, beside the truth and the worst-case alternatives."""
+"""The picture of sums: what was released, beside the truth and the worst-case alternatives."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
 from demur_sim.seeds import Purpose, stream
 
@@ -14,7 +15,7 @@ TRUTH, ACTIVE, RELEASED, WORST = "#222222", "#d55e00", "#0072b2", "#999999"
 INCHES = (11.0, 7.5)
 
 
-def draw(result: Result, path: Path, *, coordinate: int = 0) -> None:
+def draw(result: LinearResult, path: Path, *, coordinate: int = 0) -> None:
     """Draw a finished run into a PNG file.
 
     Above: the released sums with their 95 % interval, the truth over the people who contributed
@@ -32,23 +33,28 @@ def draw(result: Result, path: Path, *, coordinate: int = 0) -> None:
     above, below = figure.subplots(2, 1, sharex=True, sharey=True)
     _individual(above, result, coordinate)
     _worst_case(below, result, coordinate)
+    figure.suptitle(heading(result))
+    figure.savefig(path, dpi=110)
+
+
+def heading(result: Result) -> str:
+    """What a run was about, and what it promises."""
     study = result.study.value
     promise = "no guarantee: a refusal shows in the silence"
     if result.is_private:
         promise = (
             f"(ε = {study.epsilon:g}, δ = {study.delta:g}), zero-out neighbour, unit one device"
         )
-    figure.suptitle(
+    return (
         f"{result.scenario.title or result.scenario.name}: {result.devices:,} devices, "
         f"{len(result.releases)} rounds, view {study.view}\n{promise}"
     )
-    figure.savefig(path, dpi=110)
 
 
-def _individual(axes: Axes, result: Result, coordinate: int) -> None:
+def _individual(axes: Axes, result: LinearResult, coordinate: int) -> None:
     numbers = np.arange(1, len(result.releases) + 1)
     released = result.estimates[:, coordinate]
-    half = np.array([release.half_width for release in result.releases])
+    half = result.half_widths[:, coordinate]
     axes.fill_between(
         numbers,
         released - half,
@@ -76,7 +82,7 @@ def _individual(axes: Axes, result: Result, coordinate: int) -> None:
     )
 
 
-def _worst_case(axes: Axes, result: Result, coordinate: int) -> None:
+def _worst_case(axes: Axes, result: LinearResult, coordinate: int) -> None:
     numbers = np.arange(1, len(result.releases) + 1)
     truth = result.truth[:, coordinate]
     rng = stream(result.seed, Purpose.WORST_CASE)

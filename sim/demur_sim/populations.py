@@ -145,8 +145,8 @@ class EventLog:
 
     def evaluate(self, feature: Feature, devices: slice) -> Values:
         """A feature of a block of devices [n, 1]."""
-        period = _checked_period(feature, self.features, _EVENT_FEATURES, self.periods)
-        first, stop = _bounds(devices, self.devices)
+        period = checked_period(feature, self.features, _EVENT_FEATURES, self.periods)
+        first, stop = bounds(devices, self.devices)
         values: Values = np.zeros((stop - first, 1))
         low, high = self.start.item(period - 1), self.start.item(period)
         low = bisect_left(self.device, first, low, high)
@@ -168,7 +168,7 @@ class EventLog:
 
     def part(self, devices: slice) -> "EventLog":
         """A piece with only these devices, numbered from 0 again."""
-        first, stop = _bounds(devices, self.devices)
+        first, stop = bounds(devices, self.devices)
         kept = (self.device >= first) & (self.device < stop)
         before = np.concatenate([[0], np.cumsum(kept)])
         return EventLog(
@@ -243,14 +243,14 @@ class ArrayPopulation:
 
     def evaluate(self, feature: Feature, devices: slice) -> Values:
         """A feature of a block of devices [n, d]; a copy of its own."""
-        period = _checked_period(feature, self.features, _ARRAY_FEATURES, self.periods)
-        first, stop = _bounds(devices, self.devices)
+        period = checked_period(feature, self.features, _ARRAY_FEATURES, self.periods)
+        first, stop = bounds(devices, self.devices)
         values: Values = self.values[first:stop, period - 1].copy()
         return values
 
     def part(self, devices: slice) -> "ArrayPopulation":
         """A piece with only these devices, numbered from 0 again."""
-        first, stop = _bounds(devices, self.devices)
+        first, stop = bounds(devices, self.devices)
         return ArrayPopulation(self.values[first:stop])
 
     def shuffled(self, rng: np.random.Generator) -> "ArrayPopulation":
@@ -310,7 +310,7 @@ def _amounts(given: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _bounds(devices: slice, total: int) -> tuple[int, int]:
+def bounds(devices: slice, total: int) -> tuple[int, int]:
     """First and one past the last device of a block, with Python's meaning of a slice."""
     first, stop, step = devices.indices(total)
     if step != 1:
@@ -318,7 +318,7 @@ def _bounds(devices: slice, total: int) -> tuple[int, int]:
     return first, max(first, stop)
 
 
-def _checked_period(
+def checked_period(
     feature: Feature, offered: tuple[str, ...], known: Mapping[str, tuple[str, ...]], periods: int
 ) -> int:
     """The period that a feature asks about, after checking the whole feature."""

@@ -1,6 +1,6 @@
 """Fidelity `processes`: worker processes speak real gRPC to a real collector process."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TypeVar
 
@@ -10,8 +10,9 @@ import numpy as np
 from demur_proto.arrays import Integers
 from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
+from demur_proto.mechanisms.of_round import check_family
 from demur_proto.release import Release
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Histogram, Linear, Randomiser, Round
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
@@ -59,17 +60,36 @@ class ProcessSession:
         on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
+        check_family(self.study.value, Linear)
         question = self._questions.checked(features, clip=clip, on_grid=on_grid)
-        if self._over:
-            raise StateError(self._over)
-        self._over = UNSETTLED
-        try:
-            asked = await self._analyst.open(
+        return await self._released(
+            lambda: self._analyst.open(
                 *question.features,
                 dimension=question.dimension,
                 clip=question.clip,
                 on_grid=question.on_grid,
             )
+        )
+
+    async def ask_histogram(
+        self, feature: Feature, *, categories: int, mechanism: Randomiser, epsilon: float
+    ) -> Release:
+        """Ask every device for its category of a feature, and return the counts."""
+        check_family(self.study.value, Histogram)
+        self._questions.check_category(feature)
+        return await self._released(
+            lambda: self._analyst.open_histogram(
+                feature, categories=categories, mechanism=mechanism, epsilon=epsilon
+            )
+        )
+
+    async def _released(self, open_round: Callable[[], Awaitable[Defined[Round]]]) -> Release:
+        """Open a round, wait for every worker's answers, and close it."""
+        if self._over:
+            raise StateError(self._over)
+        self._over = UNSETTLED
+        try:
+            asked = await open_round()
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
         except ParameterError:  # nobody was asked

@@ -58,6 +58,20 @@ class Questions:
             self._check_promise(question)
         return question
 
+    def check_category(self, feature: Feature) -> None:
+        """Refuse what gives these people no category: one number each.
+
+        Which numbers they are is not looked at: one that is no category counts as nothing.
+
+        Raises:
+            ParameterError: the feature is unknown, or gives several numbers.
+        """
+        if not isinstance(feature, Feature):
+            raise ParameterError("feature", feature, "Feature(name=…, parameters=…)")
+        first = side_by_side(self.population, [feature], slice(0, min(1, self.population.devices)))
+        if first.shape[1] != 1:
+            raise ParameterError("feature", feature.name, "one that gives one number, the category")
+
     def _check_promise(self, question: Question) -> None:
         exponent = self.grid_exponent
         radius = squared_radius(question.clip, exponent)

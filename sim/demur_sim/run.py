@@ -2,25 +2,33 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import anyio
 import anyio.from_thread
 import numpy as np
 
-from demur_proto.arrays import Values
+from demur_proto.arrays import Integers, Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
+from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_sim.cohort import block_count
+from demur_sim.histogram_results import HistogramResult, query_of
+from demur_sim.linear_results import LinearResult
 from demur_sim.populations import Population
 from demur_sim.questions import blocks
 from demur_sim.results import Result
-from demur_sim.scenario import Scenario, population_of
-from demur_sim.session import Fidelity
-from demur_sim.simulation import hands, open_session
+from demur_sim.scenario import Kind, Scenario, population_of
+from demur_sim.session import Fidelity, Session
+from demur_sim.simulation import hands, open_session, study_of
 
 Progress = Callable[[int, int, int], None]  # rounds done, rounds in all, reports so far
+Ask = Callable[[Session, Feature], Awaitable[Release]]
+
+AT_ONCE = 1 << 16  #: people counted in one go
 
 
 def simulate(
@@ -87,40 +95,123 @@ async def run_scenario(
     people = population_of(scenario) if population is None else population
     check_integer("rounds", scenario.rounds, 0, people.periods)
     rounds = scenario.rounds or people.periods
-    questions = [question(scenario, period) for period in range(1, rounds + 1)]
-    truth = [clipped_total(people, asked, clip=scenario.clip) for asked in questions]
-    releases = []
-    async with open_session(
-        scenario,
+    plan = _Plan(
+        people=people,
+        questions=tuple(question(scenario, period) for period in range(1, rounds + 1)),
         seed=seed,
         fidelity=fidelity,
         workers=workers,
-        population=people,
-        horizon=rounds,
         collector_port=collector_port,
         record=record,
-    ) as session:
-        reports = 0
-        for asked in questions:
-            release = await session.ask(asked)
-            releases.append(release)
-            reports += release.reports
-            if progress:
-                progress(len(releases), rounds, reports)
-        aftermath = await session.finish()
-        study = session.study
-    return Result(
-        scenario=scenario,
-        seed=seed,
-        fidelity=Fidelity(fidelity),
-        workers=min(hands(workers), block_count(people.devices)),
-        devices=people.devices,
-        study=study,
-        releases=tuple(releases),
-        truth=np.array(truth),
-        aftermath=aftermath,
-        wall_s=time.monotonic() - started,
+        progress=progress,
+        studies=2 if scenario.beside else 1,
     )
+    if scenario.kind is Kind.LINEAR:
+        return await _sums(scenario, plan, started=started)
+    return await _counts(scenario, plan, started=started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class _Plan:
+    """Who is asked what, and how."""
+
+    people: Population
+    questions: tuple[Feature, ...]
+    seed: int
+    fidelity: Fidelity | str
+    workers: int | None
+    collector_port: int
+    record: bool
+    progress: Progress | None
+    studies: int  # one after the other, of the same people
+
+    async def carry_out(
+        self, scenario: Scenario, ask: Ask, *, truth: Values, started: float, earlier: int = 0
+    ) -> dict[str, Any]:
+        """Ask everything of a scenario; returns the fields that every result has.
+
+        Args:
+            scenario: what to simulate.
+            ask: puts one question.
+            truth: of every question.
+            started: when, by `time.monotonic`.
+            earlier: how many studies of these people came before.
+        """
+        releases: list[Release] = []
+        rounds = len(self.questions)
+        async with open_session(
+            scenario,
+            seed=self.seed,
+            fidelity=self.fidelity,
+            workers=self.workers,
+            population=self.people,
+            horizon=rounds,
+            collector_port=self.collector_port,
+            record=self.record,
+        ) as session:
+            reports = earlier * rounds * self.people.devices
+            for asked in self.questions:
+                release = await ask(session, asked)
+                releases.append(release)
+                reports += release.reports
+                if self.progress:
+                    done = earlier * rounds + len(releases)
+                    self.progress(done, self.studies * rounds, reports)
+            aftermath = await session.finish()
+            study = session.study
+        return {
+            "scenario": scenario,
+            "seed": self.seed,
+            "fidelity": Fidelity(self.fidelity),
+            "workers": min(hands(self.workers), block_count(self.people.devices)),
+            "devices": self.people.devices,
+            "study": study,
+            "releases": tuple(releases),
+            "truth": truth,
+            "aftermath": aftermath,
+            "wall_s": time.monotonic() - started,
+        }
+
+
+async def _sums(scenario: Scenario, plan: _Plan, *, started: float) -> LinearResult:
+    truth = [clipped_total(plan.people, asked, clip=scenario.clip) for asked in plan.questions]
+
+    async def ask(session: Session, asked: Feature) -> Release:
+        return await session.ask(asked)
+
+    common = await plan.carry_out(scenario, ask, truth=np.array(truth), started=started)
+    return LinearResult(**common)
+
+
+async def _counts(scenario: Scenario, plan: _Plan, *, started: float) -> HistogramResult:
+    categories = scenario.categories
+    counts = [category_counts(plan.people, each, categories) for each in plan.questions]
+    truth = np.array(counts, dtype=np.float64)
+    result = await _counts_of_one(scenario, plan, truth=truth, started=started)
+    if not scenario.beside:
+        return result
+    other = replace(scenario, mechanism=scenario.beside, beside="")
+    beside = await _counts_of_one(other, plan, truth=truth, started=time.monotonic(), earlier=1)
+    return replace(result, beside=beside)
+
+
+async def _counts_of_one(
+    scenario: Scenario, plan: _Plan, *, truth: Values, started: float, earlier: int = 0
+) -> HistogramResult:
+    """The study of one mechanism."""
+    study = study_of(scenario, devices=plan.people.devices, horizon=len(plan.questions))
+    query = query_of(scenario, study)
+
+    async def ask(session: Session, asked: Feature) -> Release:
+        return await session.ask_histogram(
+            asked,
+            categories=query.categories,
+            mechanism=query.mechanism,
+            epsilon=query.epsilon,
+        )
+
+    common = await plan.carry_out(scenario, ask, truth=truth, started=started, earlier=earlier)
+    return HistogramResult(**common, query=query)
 
 
 def _has_running_loop() -> bool:
@@ -147,6 +238,24 @@ def clipped_total(people: Population, asked: Feature, *, clip: float) -> list[fl
         raise ParameterError("population", people.devices, "at least one device")
     result: list[float] = np.sum(totals, axis=0).tolist()
     return result
+
+
+def category_counts(people: Population, asked: Feature, categories: int) -> Integers:
+    """Simulator's truth: how many of everyone have each category [k].
+
+    Raises:
+        ParameterError: there is nobody, or the population does not know the feature.
+    """
+    if not people.devices:
+        raise ParameterError("population", people.devices, "at least one device")
+    counts = np.zeros(categories, dtype=np.int64)
+    for start in range(0, people.devices, AT_ONCE):
+        block = slice(start, min(start + AT_ONCE, people.devices))
+        values = people.evaluate(asked, block)[:, 0]
+        some = values[(values >= 0) & (values < categories)]  # not NaN
+        whole = some.astype(np.int64)
+        counts += np.bincount(whole[whole == some], minlength=categories)
+    return counts
 
 
 def _clipped(values: Values, clip: float) -> Values:

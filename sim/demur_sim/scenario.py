@@ -1,25 +1,37 @@
 """What to simulate: one question put to one population, with everything said explicitly."""
 
-import datetime as dt
-import difflib
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
 from demur_proto.checks import check_integer, check_positive, check_text
-from demur_proto.errors import DataError, ParameterError
+from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, squared_radius
-from demur_proto.round import Feature, check_grid
+from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
 from demur_proto.study import Measure, Policy, View
 from demur_sim.datasets.cdnow import load_cdnow
 from demur_sim.datasets.events import check_days, read_events
-from demur_sim.populations import FLAGS, MOST_DEVICES, Population
+from demur_sim.populations import FLAGS, MOST_DEVICES, MOST_PERIODS, Population
+from demur_sim.scenario_tables import (
+    Table,
+    flattened,
+    inside,
+    read_override,
+    read_table,
+    shipped,
+)
+from demur_sim.telemetry import EVENT, Telemetry
+
+GAUSSIAN = "gaussian"  #: the mechanism of linear questions
+
+
+class Kind(StrEnum):
+    """What a round adds up over people."""
+
+    LINEAR = "linear"  #: a feature's values
+    HISTOGRAM = "histogram"  #: how many people are in each category of a feature
 
 
 class Refusal(StrEnum):
@@ -31,10 +43,10 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A CSV file of events, or the shipped CDNOW customers where `csv` is None.
+    """A CSV file of events, or made-up people; without both, the shipped CDNOW customers.
 
     Raises:
-        ParameterError: a field is outside its range, or describes a file that is not given.
+        ParameterError: a field is outside its range, or describes what is not given.
     """
 
     csv: str | None = None  #: path of the file, plain or gzipped
@@ -43,10 +55,15 @@ class Data:
     amount: str | None = None  #: column with its amount; None: events have none
     start: str | None = None  #: day of period 1, yyyy-mm-dd; None: the earliest in the file
     end: str | None = None  #: day of the last period, yyyy-mm-dd; None: the latest in the file
+    devices: int = 0  #: how many people are made up; 0: none
+    periods: int = 0  #: how many days of theirs there are
+    seed: int = 0  #: who they are
 
     def __post_init__(self) -> None:
         for item in fields(self):
             name, value = f"data.{item.name}", getattr(self, item.name)
+            if isinstance(item.default, int):
+                continue
             if value is not None or item.default is not None:
                 check_text(name, value, longest=4096)
             if self.csv is None and value != item.default:
@@ -55,6 +72,15 @@ class Data:
             check_days(self.start, self.end)
         except ParameterError as error:
             raise ParameterError(f"data.{error.name}", error.value, error.expected) from None
+        check_integer("data.devices", self.devices, 0, MOST_DEVICES)
+        check_integer("data.periods", self.periods, 1 if self.devices else 0, MOST_PERIODS)
+        check_integer("data.seed", self.seed, 0)
+        if self.devices and self.csv is not None:
+            raise ParameterError("data.devices", self.devices, "left out where there is a data.csv")
+        for name in ("periods", "seed"):
+            if getattr(self, name) and not self.devices:
+                expected = "left out where there is no data.devices"
+                raise ParameterError(f"data.{name}", getattr(self, name), expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +99,14 @@ class Scenario:
     question: str = ""  #: what every round asks, in plain words
     feature: str = "active"  #: what devices evaluate on their owner's data
     parameters: Mapping[str, float] = field(default_factory=dict, hash=False)  #: besides `period`
+    kind: Kind = Kind.LINEAR  #: what a round adds up over people
+    categories: int = 0  #: of a histogram: k, how many values the feature can have
+    mechanism: str = GAUSSIAN  #: how devices randomise; of a histogram: one of `Randomiser`
+    beside: str = ""  #: of a histogram: another mechanism, for the same people in its own study
     epsilon: float = 1.0  #: of the guarantee, nats; > 0
     delta: float = 1e-6  #: of the guarantee; in (0, 1)
     measure: Measure = Measure.GDP  #: currency of charges and budget
-    budget: int = 15  #: answers at the full clip that one device can afford; >= 1
+    budget: int = 15  #: answers of full size that one device can afford; >= 1
     view: View = View.AGGREGATE  #: what the adversary of the guarantee sees
     policy: Policy = Policy.SKIP  #: what a filter does after an answer that no longer fits
     refusal: Refusal = Refusal.COVER  #: what a device then sends
@@ -108,8 +138,6 @@ class Scenario:
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(name, getattr(self, name), "true or false")
         check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
-        squared_radius(self.clip, self.grid_exponent)
-        check_grid(self.grid_exponent, clip=self.clip, dimension=1, on_grid=self.on_grid)
         if self.sampler != "fast":
             raise ParameterError("sampler", self.sampler, "fast")
         for name, choices in _CHOICES.items():
@@ -120,22 +148,35 @@ class Scenario:
         object.__setattr__(self, "parameters", _parameters(self.feature, self.parameters))
         if not isinstance(self.data, Data):
             raise ParameterError("data", self.data, "a Data")
+        if self.kind is Kind.HISTOGRAM:
+            _check_histogram(self)
+        else:
+            _check_linear(self)
 
 
 _CHOICES: Mapping[str, type[StrEnum]] = {
+    "kind": Kind,
     "measure": Measure,
     "view": View,
     "policy": Policy,
     "refusal": Refusal,
 }
-_NUMERIC = [item.name for item in fields(Scenario) if isinstance(item.default, int | float)]
-_KEYS = [item.name for item in fields(Scenario) if item.name not in ("parameters", "data")]
+_OF_HISTOGRAMS: Mapping[str, Sequence[StrEnum]] = {
+    "view": (View.LOCAL,),
+    "measure": (Measure.ZCDP,),
+    "policy": (Policy.SKIP, Policy.RETIRE),
+}
+_OF_SUMS = ("clip", "grid_exponent", "on_grid")
 _DATA_KEYS = [f"data.{item.name}" for item in fields(Data)]
+_KEYS = [item.name for item in fields(Scenario) if item.name not in ("parameters", "data")]
+_KEYS += ["parameters.*", *_DATA_KEYS]
+_NUMERIC = [item.name for item in fields(Scenario) if isinstance(item.default, int | float)]
+_NUMERIC += [f"data.{item.name}" for item in fields(Data) if isinstance(item.default, int)]
 
 
 def list_scenarios() -> list[tuple[str, str]]:
     """Name and title of every shipped scenario, by name."""
-    return [(name, load_scenario(name).title) for name in _shipped()]
+    return [(name, load_scenario(name).title) for name in shipped()]
 
 
 def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
@@ -155,20 +196,21 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
         ParameterError: there is no such scenario or key, or a value is outside its range.
         DataError: the file cannot be read, or is not TOML.
     """
-    table = _flat(_read(name_or_path), where=str(name_or_path))
+    table = flattened(read_table(name_or_path), known=_KEYS, where=str(name_or_path))
     if isinstance(table.get("data.csv"), str):
         table["data.csv"] = str(Path(name_or_path).parent / table["data.csv"])
-    replaced: dict[str, Any] = {}
+    replaced: Table = {}
     for override in overrides:
-        replaced |= _flat(_override(override), where="--set")
+        one = read_override(override, numeric=_NUMERIC)
+        replaced |= flattened(one, known=_KEYS, where="--set")
     table |= replaced
     try:
         if "name" not in table:
             raise ParameterError("name", None, "given")
         return Scenario(
             **{key: value for key, value in table.items() if "." not in key},
-            parameters=_inside("parameters", table),
-            data=Data(**_inside("data", table)),
+            parameters=inside("parameters", table),
+            data=Data(**inside("data", table)),
         )
     except ParameterError as error:
         where = "--set" if error.name in replaced else name_or_path
@@ -181,9 +223,11 @@ def population_of(scenario: Scenario) -> Population:
     Raises:
         DataError: the file with their data cannot be read.
         ParameterError: they do not have the scenario's feature, or not with these parameters, or
-            its values break the promise of `on_grid`.
+            its values break the promise of `on_grid`, or are no values that could be added up.
     """
     data = scenario.data
+    if data.devices:
+        return _made_up(scenario)
     if data.csv is None:
         log = load_cdnow()
     else:
@@ -197,11 +241,30 @@ def population_of(scenario: Scenario) -> Population:
         )
     if log.total is None and scenario.feature in ("amount", "amount_at_least"):
         raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
-    asked = Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1})
-    log.evaluate(asked, slice(0, 0))  # refuses what no round could ask
-    if scenario.on_grid:
+    _check_feature(scenario, log)
+    if scenario.on_grid and scenario.kind is Kind.LINEAR:
         _check_promise(scenario)
     return log
+
+
+def _made_up(scenario: Scenario) -> Population:
+    if scenario.kind is not Kind.HISTOGRAM:
+        expected = f"histogram where there is data.devices, whose {EVENT!r} has categories"
+        raise ParameterError("kind", scenario.kind, expected)
+    people = Telemetry.of(
+        devices=scenario.data.devices,
+        periods=scenario.data.periods,
+        categories=scenario.categories,
+        seed=scenario.data.seed,
+    )
+    _check_feature(scenario, people)
+    return people
+
+
+def _check_feature(scenario: Scenario, people: Population) -> None:
+    """Refuse what no round could ask."""
+    asked = Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1})
+    people.evaluate(asked, slice(0, 0))
 
 
 def _check_promise(scenario: Scenario) -> None:
@@ -218,6 +281,34 @@ def _check_promise(scenario: Scenario) -> None:
         )
 
 
+def _check_linear(scenario: Scenario) -> None:
+    for name, expected in (("categories", 0), ("mechanism", GAUSSIAN), ("beside", "")):
+        if getattr(scenario, name) != expected:
+            rest = "left out where kind is linear"
+            raise ParameterError(name, getattr(scenario, name), rest)
+    exponent, clip = scenario.grid_exponent, scenario.clip
+    squared_radius(clip, exponent)
+    check_grid(exponent, clip=clip, dimension=1, on_grid=scenario.on_grid)
+
+
+def _check_histogram(scenario: Scenario) -> None:
+    """Categories are randomised on each device for itself: no noise to share, no grid, no clip."""
+    check_integer("categories", scenario.categories, 2, MOST_CATEGORIES)
+    others = [each for each in Randomiser if each != scenario.mechanism]
+    if len(others) == len(Randomiser):
+        raise ParameterError("mechanism", scenario.mechanism, " or ".join(Randomiser))
+    if scenario.beside and scenario.beside not in others:
+        raise ParameterError("beside", scenario.beside, " or ".join(others))
+    for name, possible in _OF_HISTOGRAMS.items():
+        if getattr(scenario, name) not in possible:
+            expected = f"{' or '.join(possible)} where kind is histogram"
+            raise ParameterError(name, str(getattr(scenario, name)), expected)
+    for item in fields(scenario):
+        if item.name in _OF_SUMS and getattr(scenario, item.name) != item.default:
+            expected = "left out where kind is histogram"
+            raise ParameterError(item.name, getattr(scenario, item.name), expected)
+
+
 def _parameters(feature: str, given: Mapping[str, float]) -> dict[str, float]:
     """A copy of the parameters, checked together with their feature."""
     if not isinstance(given, Mapping):
@@ -229,75 +320,3 @@ def _parameters(feature: str, given: Mapping[str, float]) -> dict[str, float]:
         if not number or not abs(value) <= sys.float_info.max:
             raise ParameterError(f"parameters.{name}", value, "a finite number")
     return dict(Feature(name=feature, parameters=given).parameters)
-
-
-def _shipped() -> dict[str, Traversable]:
-    folder = resources.files("demur_sim") / "scenarios"
-    files = {Path(file.name).stem: file for file in folder.iterdir() if file.name.endswith(".toml")}
-    return dict(sorted(files.items()))
-
-
-def _read(name_or_path: str | Path) -> dict[str, Any]:
-    """The TOML of a scenario, as it is."""
-    shipped = _shipped()
-    path = Path(name_or_path)
-    file: Path | Traversable
-    if isinstance(name_or_path, str) and name_or_path in shipped:
-        file = shipped[name_or_path]
-    elif isinstance(name_or_path, Path) or path.suffix == ".toml" or name_or_path != path.name:
-        file = path
-    else:
-        expected = f"{_one_of([*shipped], name_or_path)}, or the path of a TOML file"
-        raise ParameterError("scenario", name_or_path, expected)
-    try:
-        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:  # of UTF-8, of TOML, of Python's own limits
-        raise DataError(f"{path}: expected TOML: {error}") from None
-
-
-def _override(text: str) -> dict[str, Any]:
-    """The key and the value of a text `key=value`."""
-    key, equals, value = map(str.strip, text.partition("="))
-    if not equals:
-        raise ParameterError("--set", text, "key=value")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except (ValueError, RecursionError):
-        return {key: value}  # a text without quotes
-    of_text = key.split(".")[0] not in (*_NUMERIC, "parameters")
-    plain = parsed.keys() != {"value"} or (of_text and not isinstance(parsed["value"], str | dict))
-    return {key: value if plain else parsed["value"]}
-
-
-def _flat(table: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Dotted keys to values; every key is one that there is."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in ("parameters", "data"):
-            flat[key] = value
-        elif isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": each for name, each in value.items()}
-        else:
-            raise ParameterError(f"{key} in {where}", value, "a table")
-    for key, value in flat.items():
-        if key not in _KEYS + _DATA_KEYS and not key.startswith("parameters."):
-            known = [*_KEYS, "parameters.*", *_DATA_KEYS]
-            raise ParameterError(f"key in {where}", key, _one_of(known, key))
-        if key in ("data.start", "data.end") and type(value) is dt.date:
-            flat[key] = value.isoformat()
-    return flat
-
-
-def _inside(name: str, flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What the flat table has inside one of its tables."""
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): flat[key] for key in flat if key.startswith(prefix)}
-
-
-def _one_of(known: Sequence[str], key: str) -> str:
-    """What was expected instead of this key."""
-    similar = [name for name in known if name.endswith(f".{key}")]
-    similar += difflib.get_close_matches(key.lower(), known, n=1)
-    return f"one of {', '.join(known)}" + (f" (did you mean {similar[0]}?)" if similar else "")

@@ -8,7 +8,7 @@ from typing import Protocol
 from demur_proto.arrays import Flags, Integers
 from demur_proto.definition import Defined
 from demur_proto.release import Release
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Study
 from demur_sim.observer import Messages
 
@@ -29,7 +29,7 @@ class Fidelity(StrEnum):
 class Aftermath:
     """What only a simulator knows, and how the run went."""
 
-    contributed: tuple[Integers, ...]  #: per round, the un-noised sum of what was given [d], steps
+    contributed: tuple[Integers, ...]  #: per round, un-noised sums of what was given: steps, people
     refused: Flags  #: who was refused at least once [devices]
     messages: Messages | None  #: what a watcher saw, where it was recorded
     answering_s: float  #: first to last report
@@ -66,6 +66,26 @@ class Session(Protocol):
                 `on_grid` is not true of them. Nobody was asked; another question may follow.
             StateError: the study has ended, or an earlier question was broken off.
             ConnectionLost: a process of the simulation stopped.
+        """
+
+    async def ask_histogram(
+        self, feature: Feature, *, categories: int, mechanism: Randomiser, epsilon: float
+    ) -> Release:
+        """Ask every device for its category of a feature, and return the counts.
+
+        Args:
+            feature: gives one number for each person, 0 to categories − 1; a person with another
+                value counts as nothing.
+            categories: k, how many there are; >= 2.
+            mechanism: how devices randomise their category.
+            epsilon: ε of this answer, nats; > 0. Not the study's, which pays for all of them:
+                `histograms.epsilon_for_answers` says which is the largest for so many answers.
+
+        Raises:
+            ParameterError: as `ask`, or the study's mechanisms are Gaussian only, or no device
+                could afford a single answer.
+            StateError: as `ask`.
+            ConnectionLost: as `ask`.
         """
 
     def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:

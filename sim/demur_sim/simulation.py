@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from demur_proto.checks import check_integer
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
+from demur_proto.histograms import design_histogram_study
 from demur_proto.study import Study, View, design_study
 from demur_sim.cohort_session import cohort_session
 from demur_sim.populations import Population
 from demur_sim.process_session import process_session
 from demur_sim.questions import Questions
-from demur_sim.scenario import Scenario, population_of
+from demur_sim.scenario import Kind, Scenario, population_of
 from demur_sim.seeds import Purpose, stream
 from demur_sim.session import Fidelity, Session
 
@@ -44,7 +45,8 @@ def study_of(
     Args:
         scenario: what to simulate.
         devices: how many people there are.
-        answers: full-clip answers that fit each device; by default the scenario's budget.
+        answers: full-clip answers that fit each device; by default the scenario's budget. In a
+            study of histograms their number is up to the ε of the rounds.
         view: what the adversary sees; by default the scenario's.
         horizon: most rounds; 0 when the analyst decides as they go.
 
@@ -54,6 +56,16 @@ def study_of(
     cohort = scenario.minimum_cohort or devices
     if cohort > devices:
         raise ParameterError("minimum_cohort", cohort, f"<= the number of devices, {devices}")
+    if scenario.kind is Kind.HISTOGRAM:
+        return design_histogram_study(
+            name=scenario.name,
+            epsilon=scenario.epsilon,
+            delta=scenario.delta,
+            minimum_cohort=cohort,
+            categories=scenario.categories,
+            policy=scenario.policy,
+            horizon=horizon,
+        )
     return design_study(
         name=scenario.name,
         epsilon=scenario.epsilon,

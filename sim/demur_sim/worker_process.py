@@ -53,7 +53,7 @@ class Answered:
     """A worker's word to its parent after each round. The truth never goes to the collector."""
 
     number: int
-    contributed: Integers  #: simulator's truth [d]
+    contributed: Integers  #: simulator's truth: see `cohort.given_sums`
     first_report: float  #: `time.monotonic` when the first report left
     last_receipt: float
 
@@ -152,13 +152,13 @@ class _Gateway:
     async def _answer(self, call: Call, asked: Defined[Round]) -> None:
         received = time.monotonic()
         number = asked.value.number
-        contributed = np.zeros(asked.value.dimension, dtype=np.int64)
+        contributed: list[Integers] = []
         first_report = 0.0
         if self.recorder:
             self.recorder.received(number)
         at = 0
         for answer, ids in zip(self.cohort.answers(asked.value), self._ids, strict=True):
-            contributed += answer.contributed
+            contributed.append(answer.contributed)
             people = np.arange(at, at + len(answer.sent))[answer.sent]
             at += len(answer.sent)
             identities = ids.of(asked.hash)
@@ -199,7 +199,7 @@ class _Gateway:
             self._pipe,
             Answered(
                 number=number,
-                contributed=contributed,
+                contributed=np.sum(contributed, axis=0, dtype=np.int64),
                 first_report=first_report,
                 last_receipt=time.monotonic(),
             ),

@@ -20,7 +20,7 @@ from demur_client.agent import fetch_study, visit
 from demur_client.connection import connected, send
 from demur_client.device import Device
 from demur_client.sources import DataSource
-from demur_proto.arrays import Values, Words
+from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.calls import calling
 from demur_proto.definition import Defined, define_round, define_study
@@ -55,6 +55,9 @@ class NoNoise:
     """A sampler that draws nothing, so that reports show what went into them."""
 
     name = "none"
+
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a linear round asks for no bits")
 
     def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
         return np.zeros((reports, dimension), dtype=np.int64)
@@ -260,6 +263,28 @@ async def test_slow_and_fast_devices_send_in_the_same_slot_and_what_is_late_is_c
     # The first three were ready. Evaluations are given nine tenths of the slot.
     assert (await collector.totals(asked.hash)).sums.tolist() == [3 * ONE]
     assert [remaining(device) < budget for device in devices] == [True] * 3 + [False] * 3
+
+
+async def test_a_report_that_takes_long_to_make_does_not_show_when_its_value_was_ready(
+    collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    class Laborious(NoNoise):
+        """Drawing takes longer than the last tenth of the slot."""
+
+        def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
+            time.sleep(0.3)
+            return super().gaussian(steps, reports=reports, dimension=dimension)
+
+    await collector.open_round(asking(1, answer_after_ms=400).definition)
+    waits = []
+    for takes_s in (0.0, 0.8):  # one after the other: drawing holds up whoever shares the loop
+        seen = Seen()
+        device = Device(STUDY, Always(1.0, takes_s=takes_s), Laborious())
+        with anyio.fail_after(DEADLINE_S):
+            await visit(device, channel, last_round=1, watcher=seen)
+        waits.append(seen.sent_at[1] - seen.received_at[1])
+
+    assert abs(waits[0] - waits[1]) <= TOLERANCE_S  # sent at once, they would be 0.26 s apart
 
 
 async def test_a_device_never_waits_for_the_slow_sources_of_others(

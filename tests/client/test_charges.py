@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_client.charges import (
-    GRAIN,
     AnswersBudget,
     ApproxDpBudget,
     GdpBudget,
@@ -23,6 +22,7 @@ from demur_client.charges import (
 from demur_client.filters import Filter, RenyiFilter
 from demur_proto.conversions import zcdp_rho
 from demur_proto.errors import ParameterError
+from demur_proto.grid import GRAIN
 from demur_proto.renyi import gaussian_renyi, laplace_renyi
 from demur_proto.renyi_conversions import renyi_budget
 

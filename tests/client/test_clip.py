@@ -16,20 +16,27 @@ from demur_client.budget import affordable_radius, charge_units, decide
 from demur_client.device import Device
 from demur_client.filters import Filter
 from demur_client.vectors.filters import check_clip_traces
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Bits, Flags, Integers, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study, read_study
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import GaussianLinear, mechanism_for, squared_norms
-from demur_proto.noise import FastSampler
+from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
+from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.words import decode_words
+from demur_sim.sampling import FastSampler
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "accounting.json"
 TRACES: list[dict[str, Any]] = json.loads(GOLDEN.read_text(encoding="utf-8"))["clip_traces"]
 EXPONENT = -14
 FULL = 1 << 28  # R at a clip of 1
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 class Coins:
@@ -39,6 +46,9 @@ class Coins:
 
     def __init__(self, coins: Values) -> None:
         self._coins = coins
+
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a linear round asks for no bits")
 
     def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
         return np.zeros((reports, dimension), dtype=np.int64)
@@ -105,9 +115,8 @@ class Owner:
 
 def said(device: Device, asked: Defined[Round]) -> list[int]:
     report = device.report(asked, device.evaluate(asked))
-    words = decode_words(
-        report.words, asked.value.word_type, reports=1, dimension=asked.value.dimension
-    )
+    length = report_length_of(asked.value.query)
+    words, _ = decode_words(report.words, asked.value.word_type, reports=1, dimension=length)
     return list(words[0].tolist())
 
 
@@ -199,8 +208,8 @@ def test_no_row_leaves_its_radius_and_shrunk_is_what_the_budget_changed(
     values, radii, coins = case
     mechanism = linear(2)
 
-    words, squares, shrunk = mechanism.quantise_within(values, Coins(coins), radii=radii)
-    whole, norms = mechanism.quantise(values, Coins(coins))
+    words, squares, shrunk = mechanism.encode_within(values, Coins(coins), radii=radii)
+    whole, norms = mechanism.encode(values, Coins(coins))
 
     assert (squares <= radii).all()
     np.testing.assert_array_equal(squares, squared_norms(words))
@@ -221,13 +230,13 @@ def test_a_row_depends_on_nothing_but_itself(case: tuple[Values, Integers, Value
     values, radii, coins = case
     mechanism = linear(2)
 
-    together, _, shrunk = mechanism.quantise_within(values, Coins(coins), radii=radii)
-    backwards, *_ = mechanism.quantise_within(values[::-1], Coins(coins[::-1]), radii=radii[::-1])
+    together, _, shrunk = mechanism.encode_within(values, Coins(coins), radii=radii)
+    backwards, *_ = mechanism.encode_within(values[::-1], Coins(coins[::-1]), radii=radii[::-1])
 
     np.testing.assert_array_equal(backwards[::-1], together)
     for i in range(len(values)):
         row = slice(i, i + 1)
-        alone, _, gone = mechanism.quantise_within(values[row], Coins(coins[row]), radii=radii[row])
+        alone, _, gone = mechanism.encode_within(values[row], Coins(coins[row]), radii=radii[row])
         np.testing.assert_array_equal(alone[0], together[i])
         assert gone[0] == shrunk[i]
 
@@ -239,8 +248,8 @@ def test_nothing_that_breaks_the_promise_of_a_grid_is_shrunk(
     values, radii, coins = case
     mechanism = linear(2, on_grid=True)
 
-    words, squares, shrunk = mechanism.quantise_within(values, Coins(coins), radii=radii)
-    whole, norms = mechanism.quantise(values, Coins(coins))
+    words, squares, shrunk = mechanism.encode_within(values, Coins(coins), radii=radii)
+    whole, norms = mechanism.encode(values, Coins(coins))
 
     np.testing.assert_array_equal(words[norms <= radii], whole[norms <= radii])
     np.testing.assert_array_equal(shrunk, norms > radii)
@@ -254,7 +263,7 @@ def test_a_shrunk_value_keeps_its_direction_and_almost_all_of_the_norm_that_fits
     mechanism = linear(2)
     value = np.array([0.6, -0.8])
 
-    words, squares, shrunk = mechanism.quantise_within(
+    words, squares, shrunk = mechanism.encode_within(
         np.tile(value, (n, 1)), FastSampler(rng), radii=np.full(n, radius)
     )
 
@@ -271,8 +280,8 @@ def test_the_radius_of_the_budget_stands_in_for_that_of_the_clip_to_the_letter()
     # becomes 99.9756 steps, and a coin that would have rounded the former up rounds this down.
     value, coin = np.array([[99.99 / 2**14]]), Coins(np.array([[0.98]]))
 
-    whole, _ = linear().quantise(value, coin)
-    words, squares, shrunk = linear().quantise_within(value, coin, radii=np.array([100**2]))
+    whole, _ = linear().encode(value, coin)
+    words, squares, shrunk = linear().encode_within(value, coin, radii=np.array([100**2]))
 
     assert (whole[0, 0], words[0, 0], squares[0], shrunk[0]) == (100, 99, 99**2, True)
 
@@ -293,7 +302,7 @@ def test_what_is_drawn_does_not_depend_on_what_is_left() -> None:
         for values in (np.zeros((4, 2)), np.full((4, 2), 0.3), np.full((4, 2), math.nan)):
             Counting.drawn = 0
             sampler = Counting(np.random.default_rng(0))
-            linear(2).quantise_within(values, sampler, radii=np.full(4, radius))
+            linear(2).encode_within(values, sampler, radii=np.full(4, radius))
             counts.add(Counting.drawn)
 
     assert counts == {8}
@@ -391,10 +400,10 @@ def test_a_device_says_the_same_words_as_in_a_cohort(
 
     together = []
     for asked, row, tossed in zip(rounds, values, coins, strict=True):
-        mechanism = mechanism_for(of.value, asked.value)
+        mechanism = gaussian_for(of.value, asked.value)
         weight, largest = asked.value.weight, mechanism.squared_radius
         radii = affordable_radius(remaining, weight=weight, largest=largest, refused=refused)
-        words, squares, shrunk = mechanism.quantise_within(
+        words, squares, shrunk = mechanism.encode_within(
             np.array(row)[:, None], Coins(tossed), radii=radii
         )
         charge = charge_units(squares, weight=weight, budget_units=of.value.budget_units)
@@ -427,23 +436,23 @@ def test_the_interval_counts_the_rounding_of_shrunk_values_even_on_the_grid() ->
     errors = {}
     for policy in Policy:
         of = study(policy=policy)
-        mechanism = mechanism_for(of.value, ask(of, 1, on_grid=True).value)
+        mechanism = gaussian_for(of.value, ask(of, 1, on_grid=True).value)
         errors[policy] = mechanism.standard_error(100)
 
     assert errors[Policy.SKIP] == errors[Policy.RETIRE] < errors[Policy.CLIP]
-    off_grid = mechanism_for(study().value, ask(study(), 1, on_grid=False).value)
+    off_grid = gaussian_for(study().value, ask(study(), 1, on_grid=False).value)
     assert errors[Policy.CLIP] == off_grid.standard_error(100)
 
 
 def test_values_of_another_shape_are_refused() -> None:
     with pytest.raises(ParameterError, match="values"):
-        linear(2).quantise_within(np.zeros((1, 3)), HALF, radii=np.array([1]))
+        linear(2).encode_within(np.zeros((1, 3)), HALF, radii=np.array([1]))
 
 
 def test_no_rows_shrink_to_no_rows() -> None:
     empty: Integers = np.zeros(0, dtype=np.int64)
 
-    words, squares, shrunk = linear(2).quantise_within(
+    words, squares, shrunk = linear(2).encode_within(
         np.zeros((0, 2)), Coins(np.zeros((0, 2))), radii=empty
     )
 

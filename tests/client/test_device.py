@@ -15,19 +15,26 @@ from hypothesis import strategies as st
 from demur_client.budget import charge_units, decide
 from demur_client.decision import covered
 from demur_client.device import Device
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Bits, Flags, Integers, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study, report_id
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import mechanism_for
-from demur_proto.noise import FastSampler
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import report_pb2
 from demur_proto.words import decode_words
+from demur_sim.sampling import FastSampler
 
 SECRET = bytes(range(32))
 ANSWERS = 3
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 def study(policy: Policy = Policy.SKIP, view: View = View.LOCAL) -> Defined[Study]:
@@ -83,6 +90,9 @@ class Noiseless:
     def __init__(self, coins: list[Values] | None = None) -> None:
         self._coins = coins or []
 
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a linear round asks for no bits")
+
     def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
         return np.zeros((reports, dimension), dtype=np.int64)
 
@@ -95,9 +105,8 @@ def answer(device: Device, asked: Defined[Round]) -> report_pb2.Report:
 
 
 def contents(report: report_pb2.Report, asked: Defined[Round]) -> list[int]:
-    row = decode_words(
-        report.words, asked.value.word_type, reports=1, dimension=asked.value.dimension
-    )
+    length = report_length_of(asked.value.query)
+    row, _ = decode_words(report.words, asked.value.word_type, reports=1, dimension=length)
     return [int(word) for word in row[0]]
 
 
@@ -107,7 +116,7 @@ def noisy(seed: int = 1) -> FastSampler:
 
 def test_a_report_is_the_value_on_the_grid_plus_noise() -> None:
     asked = ask(1, dimension=2)
-    mechanism = mechanism_for(STUDY.value, asked.value)
+    mechanism = gaussian_for(STUDY.value, asked.value)
 
     bare = answer(Device(STUDY, Owner([0.5, -0.25]), Noiseless()), asked)
     report = answer(Device(STUDY, Owner([0.5, -0.25]), noisy()), asked)
@@ -201,7 +210,7 @@ def test_an_exhausted_device_sends_fresh_noise_in_a_report_of_the_same_size() ->
     assert len({report.words for report in reports}) == 30
     # Beyond the third the reports hold noise alone: the same that nobody's device would send.
     sampler = noisy()
-    mechanism = mechanism_for(STUDY.value, rounds[0].value)
+    mechanism = gaussian_for(STUDY.value, rounds[0].value)
     noise = [int(mechanism.noise(sampler, reports=1)[0, 0]) for _ in rounds]
     said = [contents(report, asked)[0] for report, asked in zip(reports, rounds, strict=True)]
     assert said == [z + (1 << 14) for z in noise[:ANSWERS]] + noise[ANSWERS:]
@@ -268,7 +277,7 @@ def test_whatever_a_device_holds_it_draws_as_much_randomness(value: Any) -> None
 
     reference = np.random.default_rng(9)
     FastSampler(reference).uniform(reports=1, dimension=2)
-    mechanism_for(STUDY.value, ask(1, dimension=2).value).noise(FastSampler(reference), reports=1)
+    gaussian_for(STUDY.value, ask(1, dimension=2).value).noise(FastSampler(reference), reports=1)
     assert rng.random() == reference.random()
 
 
@@ -290,7 +299,7 @@ def refuse(device: Device, asked: Defined[Round]) -> None:
     with pytest.raises(ParameterError):
         device.evaluate(asked)
     with pytest.raises(ParameterError):
-        device.report(asked, np.ones((1, asked.value.dimension)))
+        device.report(asked, np.ones((1, asked.value.query.value_length)))
 
 
 def test_a_round_of_another_study_is_refused_before_any_data_is_read() -> None:
@@ -309,7 +318,11 @@ def test_a_round_of_another_study_is_refused_before_any_data_is_read() -> None:
 def test_a_round_that_breaks_the_contract_is_refused_before_any_data_is_read(
     change: dict[str, Any],
 ) -> None:
-    asked = define_round(dataclasses.replace(ask(1).value, **change))
+    query = ask(1).value.query
+    inside = {name: change.pop(name) for name in ("dimension", "sigma") if name in change}
+    asked = define_round(
+        dataclasses.replace(ask(1).value, query=dataclasses.replace(query, **inside), **change)
+    )
 
     data = Watched()
 
@@ -405,8 +418,8 @@ def test_a_device_says_the_same_words_as_in_a_cohort(
 
     together = []
     for asked, row, tossed in zip(rounds, values, coins, strict=True):
-        mechanism = mechanism_for(of.value, asked.value)
-        words, squares = mechanism.quantise(np.array(row)[:, None], Noiseless([tossed]))
+        mechanism = gaussian_for(of.value, asked.value)
+        words, squares = mechanism.encode(np.array(row)[:, None], Noiseless([tossed]))
         charge = charge_units(
             squares, weight=asked.value.weight, budget_units=of.value.budget_units
         )
@@ -420,3 +433,17 @@ def test_a_device_says_the_same_words_as_in_a_cohort(
         device = Device(of, Owner(*(row[person] for row in values)), own)
         alone = [contents(answer(device, asked), asked)[0] for asked in rounds]
         assert alone == [row[person] for row in together]
+
+
+@pytest.mark.parametrize("kind", ["int8", "float16", "float32", "object", "bool"])
+def test_a_value_of_another_number_type_is_the_same_value_or_cover(kind: str) -> None:
+    asked = ask(1)
+    device = Device(STUDY, Owner(1.0), noisy(), secret=SECRET)
+    other = Device(STUDY, Owner(1.0), noisy(), secret=SECRET)
+
+    report = device.report(asked, np.array([[1]], dtype=kind))
+
+    assert report == other.report(asked, np.array([[1.0]]))
+    for strange in (np.array([["no"]], dtype=object), np.ma.array([[1.0]], mask=True)):
+        cover = Device(STUDY, Owner(1.0), noisy(), secret=SECRET).report(asked, strange)
+        assert cover == Device(STUDY, Owner(1.0), noisy(), secret=SECRET).report(asked, None)

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from demur_client.budget import decide, decide_every
 from demur_client.charges import (
-    GRAIN,
     Amount,
     AnswersBudget,
     ApproxDpBudget,
@@ -36,6 +35,7 @@ from demur_client.vectors.filters import (
     ticks_budget,
 )
 from demur_proto.errors import ParameterError
+from demur_proto.grid import GRAIN
 from demur_proto.pure import pure_rho
 from demur_proto.study import Policy, View, design_study
 

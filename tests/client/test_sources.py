@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,14 @@ from demur_client.sources import evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.round import Feature, Linear
 
-QUERY = Linear(features=(Feature(name="a", parameters={"day": 2.0}), Feature(name="b")))
+QUERY = Linear(
+    features=(Feature(name="a", parameters={"day": 2.0}), Feature(name="b")),
+    dimension=3,
+    clip=10.0,
+    sigma=1.0,
+    grid_exponent=-14,
+    on_grid=True,
+)
 
 
 class Source:
@@ -29,7 +37,7 @@ def test_features_stand_side_by_side_in_the_order_of_the_query() -> None:
         a=lambda feature: np.array([[feature.parameters["day"]]]), b=np.array([[3.0, 4.0]])
     )
 
-    value = evaluate_query(QUERY, source, dimension=3)
+    value = evaluate_query(QUERY, source)
 
     assert value is not None
     assert value.tolist() == [[2.0, 3.0, 4.0]]
@@ -38,7 +46,7 @@ def test_features_stand_side_by_side_in_the_order_of_the_query() -> None:
 
 @pytest.mark.parametrize("answer", [5, 5.0, [5], [[5]], np.float32(5), True, np.array(5)])
 def test_any_shape_of_one_number_is_one_coordinate(answer: Any) -> None:
-    value = evaluate_query(QUERY, Source(a=answer, b=[1, 2]), dimension=3)
+    value = evaluate_query(QUERY, Source(a=answer, b=[1, 2]))
 
     assert value is not None
     assert value.tolist() == [[1 if answer is True else 5, 1, 2]]
@@ -50,7 +58,7 @@ def test_any_shape_of_one_number_is_one_coordinate(answer: Any) -> None:
     ids=repr,
 )
 def test_what_is_not_the_right_number_of_numbers_is_a_failure_or_not_finite(answer: Any) -> None:
-    value = evaluate_query(QUERY, Source(a=answer, b=[1, 2]), dimension=3)
+    value = evaluate_query(QUERY, Source(a=answer, b=[1, 2]))
 
     assert value is None or np.isnan(value).any()  # either becomes a cover report
 
@@ -72,26 +80,28 @@ class Odd(BaseException):
     ids=repr,
 )
 def test_no_failure_of_the_data_leaves(error: BaseException) -> None:
-    assert evaluate_query(QUERY, Source(a=raising(error), b=[1]), dimension=2) is None
+    assert evaluate_query(QUERY, Source(a=raising(error), b=[1])) is None
 
 
 def test_a_source_that_would_end_the_process_does_not() -> None:
-    assert evaluate_query(QUERY, Source(a=lambda feature: sys.exit(3), b=[1]), dimension=2) is None
+    assert evaluate_query(QUERY, Source(a=lambda feature: sys.exit(3), b=[1])) is None
 
 
 def test_a_source_without_the_feature_is_a_failure() -> None:
-    assert evaluate_query(QUERY, Source(a=[1]), dimension=2) is None
+    assert evaluate_query(QUERY, Source(a=[1])) is None
 
 
 def test_the_owner_can_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
-        evaluate_query(QUERY, Source(a=raising(KeyboardInterrupt()), b=[1]), dimension=2)
+        evaluate_query(QUERY, Source(a=raising(KeyboardInterrupt()), b=[1]))
 
 
 def test_the_value_is_a_copy_of_the_owners_data() -> None:
     data = np.array([[1.0, 2.0]])
 
-    value = evaluate_query(Linear(features=(Feature(name="a"),)), Source(a=data), dimension=2)
+    value = evaluate_query(
+        replace(QUERY, features=(Feature(name="a"),), dimension=2), Source(a=data)
+    )
     assert value is not None
     value += 1
 

@@ -5,12 +5,19 @@ import pytest
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import mechanism_for
-from demur_proto.round import Feature
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.round import Feature, Linear, Round
 from demur_proto.study import Study, View, design_study
 from demur_proto.words import WordType
 
 FEATURE = Feature(name="active", parameters={"day": 3.0})
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 @pytest.fixture(params=View)
@@ -33,11 +40,15 @@ def study(request: pytest.FixtureRequest) -> Defined[Study]:
 def test_by_default_a_round_is_like_the_base_round(study: Defined[Study]) -> None:
     asked = next_round(study, [FEATURE, FEATURE], number=2)
 
-    assert asked.dimension == 2
-    assert asked.sigma == study.value.base_sigma
-    assert asked.grid_exponent == study.value.base_grid_exponent
+    assert asked.query == Linear(
+        features=(FEATURE, FEATURE),
+        dimension=2,
+        clip=1.0,
+        sigma=study.value.base_sigma,
+        grid_exponent=study.value.base_grid_exponent,
+        on_grid=False,
+    )
     assert asked.weight == study.value.base_weight
-    assert asked.query.features == (FEATURE, FEATURE)
 
 
 @pytest.mark.parametrize("sigma", [None, 8.0, 1000.0])
@@ -65,11 +76,11 @@ def test_words_take_the_smallest_type_that_holds_them(study: Defined[Study]) -> 
     large = next_round(study, [FEATURE], number=1, grid_exponent=-25, sigma=5000.0)
 
     assert small.word_type is WordType.INT32
-    assert mechanism_for(study.value, small).word_limit < 1 << 31
+    assert gaussian_for(study.value, small).word_limit < 1 << 31
     assert large.word_type is WordType.INT64
-    assert mechanism_for(study.value, large).word_limit >= 1 << 31
+    assert gaussian_for(study.value, large).word_limit >= 1 << 31
     with pytest.raises(ParameterError, match="word_type"):
-        mechanism_for(study.value, replace(large, word_type=WordType.INT32))
+        gaussian_for(study.value, replace(large, word_type=WordType.INT32))
 
 
 @pytest.mark.parametrize("sigma", [1e16, 1e300])
@@ -84,7 +95,8 @@ def test_a_value_off_the_grid_needs_a_finer_grid_than_a_value_on_it(
     with pytest.raises(ParameterError, match="grid_exponent"):
         next_round(study, [FEATURE], number=1, clip=0.125)
 
-    assert next_round(study, [FEATURE], number=1, clip=0.125, on_grid=True).on_grid
+    asked = next_round(study, [FEATURE], number=1, clip=0.125, on_grid=True)
+    assert gaussian_for(study.value, asked).on_grid
 
 
 def test_a_round_without_features_is_refused(study: Defined[Study]) -> None:

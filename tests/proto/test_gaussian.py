@@ -10,22 +10,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from demur_proto.arrays import Values, Words
+from demur_proto.arrays import Bits, Values, Words
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
 from demur_proto.grid import round_weight
-from demur_proto.mechanisms.gaussian import (
-    TWO_SIDED_QUANTILE,
-    GaussianLinear,
-    mechanism_for,
-    squared_norms,
-)
-from demur_proto.noise import FastSampler
+from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
+from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.round import Feature, Linear, Round
 from demur_proto.study import Measure, Policy, Study, View
 from demur_proto.words import WordType
+from demur_sim.sampling import FastSampler
 
 Rng = np.random.Generator
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 class Coins:
@@ -35,6 +38,9 @@ class Coins:
 
     def __init__(self, coins: Values) -> None:
         self._coins = coins
+
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a linear round asks for no bits")
 
     def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
         return np.zeros((reports, dimension), dtype=np.int64)
@@ -112,7 +118,7 @@ def test_no_quantised_row_leaves_the_clip_and_good_rows_stay_as_they_are(
     radius = math.floor(Fraction(clip) ** 2 / Fraction(4) ** exponent)
     before = values.copy()
 
-    words, squares = mechanism.quantise(values, Coins(coins))
+    words, squares = mechanism.encode(values, Coins(coins))
 
     assert np.array_equal(values, before, equal_nan=True)
     assert words.dtype == squares.dtype == np.int64
@@ -141,14 +147,14 @@ def test_what_becomes_of_a_row_depends_on_no_other_row_and_on_no_memory_layout(
     n, d = values.shape
     mechanism = linear(d, on_grid=on_grid)
 
-    together, _ = mechanism.quantise(values, Coins(coins))
+    together, _ = mechanism.encode(values, Coins(coins))
 
-    columns, _ = mechanism.quantise(np.asfortranarray(values), Coins(coins))
-    backwards, _ = mechanism.quantise(values[::-1], Coins(coins[::-1]))
+    columns, _ = mechanism.encode(np.asfortranarray(values), Coins(coins))
+    backwards, _ = mechanism.encode(values[::-1], Coins(coins[::-1]))
     assert np.array_equal(together, columns)
     assert np.array_equal(together, backwards[::-1])
     for i in range(n):
-        alone, _ = mechanism.quantise(values[i : i + 1], Coins(coins[i : i + 1]))
+        alone, _ = mechanism.encode(values[i : i + 1], Coins(coins[i : i + 1]))
         assert np.array_equal(together[i : i + 1], alone)
 
 
@@ -169,10 +175,8 @@ def test_clipped_rows_of_a_cohort_are_those_of_its_devices_bit_for_bit(
     edge = steps - np.floor(steps)
 
     for coins in (edge, np.nextafter(edge, 0), np.nextafter(edge, 1)):
-        together, _ = mechanism.quantise(np.asfortranarray(values), Coins(coins))
-        alone = [
-            mechanism.quantise(values[i : i + 1], Coins(coins[i : i + 1]))[0] for i in range(n)
-        ]
+        together, _ = mechanism.encode(np.asfortranarray(values), Coins(coins))
+        alone = [mechanism.encode(values[i : i + 1], Coins(coins[i : i + 1]))[0] for i in range(n)]
         assert np.array_equal(together, np.concatenate(alone))
 
 
@@ -181,7 +185,7 @@ def test_rounding_is_unbiased(fraction: float, rng: Rng) -> None:
     n = 100_000
     value = (1000 + fraction) * 2.0**-14
 
-    words, _ = linear().quantise(np.full((n, 1), value), FastSampler(rng))
+    words, _ = linear().encode(np.full((n, 1), value), FastSampler(rng))
 
     assert set(words.ravel().tolist()) == {1000, 1001}
     error = math.sqrt(fraction * (1 - fraction) / n)  # a coin's, in grid steps; 5 sigma
@@ -193,7 +197,7 @@ def test_rounding_after_clipping_is_unbiased(rng: Rng) -> None:
     value = np.array([3.0, -2.0, 0.7])
     mechanism = linear(3)
 
-    words, squares = mechanism.quantise(np.tile(value, (n, 1)), FastSampler(rng))
+    words, squares = mechanism.encode(np.tile(value, (n, 1)), FastSampler(rng))
 
     # 2^14 steps to the clip, and the target lies 2^-12 of that inside it.
     target = value / np.linalg.norm(value) * 2**14 * (1 - 2.0**-12)
@@ -210,8 +214,8 @@ def test_the_coin_decides_as_its_probability_says(low: int, fraction: float) -> 
         return
     mechanism = linear()
 
-    up, _ = mechanism.quantise(np.array([[step]]), Coins(np.array([[frac - 1e-6]])))
-    down, _ = mechanism.quantise(np.array([[step]]), Coins(np.array([[frac + 1e-6]])))
+    up, _ = mechanism.encode(np.array([[step]]), Coins(np.array([[frac - 1e-6]])))
+    down, _ = mechanism.encode(np.array([[step]]), Coins(np.array([[frac + 1e-6]])))
 
     assert (int(up[0, 0]), int(down[0, 0])) == (math.floor(steps) + 1, math.floor(steps))
 
@@ -226,7 +230,7 @@ def test_a_row_that_rounding_would_push_out_of_the_clip_is_rounded_towards_zero(
     assert 270**2 + 243**2 > 2 * mechanism.squared_radius / d > 269**2 + 242**2
 
     for coins in (ups, downs):
-        words, squares = mechanism.quantise(value, Coins(coins))
+        words, squares = mechanism.encode(value, Coins(coins))
 
         assert set(words.ravel().tolist()) == {269, 242}
         assert squares.tolist() == [(269**2 + 242**2) * d // 2]
@@ -238,7 +242,7 @@ def test_values_on_the_grid_use_no_coin(k: int, j: int) -> None:
     value = np.array([[k * 2.0**-14, j * 2.0**-10]])
 
     for coins in (np.zeros((1, 2)), np.full((1, 2), math.nextafter(1, 0))):
-        words, _ = mechanism.quantise(value, Coins(coins))
+        words, _ = mechanism.encode(value, Coins(coins))
         assert words.tolist() == [[k, 16 * j]]
 
 
@@ -247,7 +251,7 @@ def test_on_and_off_the_grid_equally_many_random_numbers_are_drawn() -> None:
     states = []
     for value in (0.0, 0.25, 0.3, 7.0, math.nan):
         rng = np.random.default_rng(1)
-        linear(2).quantise(np.array([[value, 0.0]]), FastSampler(rng))
+        linear(2).encode(np.array([[value, 0.0]]), FastSampler(rng))
         states.append(rng.random())
 
     assert len(set(states)) == 1
@@ -260,9 +264,7 @@ def test_on_and_off_the_grid_equally_many_random_numbers_are_drawn() -> None:
 def test_a_broken_promise_of_the_grid_becomes_the_reference_at_no_charge(value: float) -> None:
     mechanism = linear(2, exponent=-7, on_grid=True)
 
-    words, squares = mechanism.quantise(
-        np.array([[0.0, value], [0.0, 1.0]]), Coins(np.empty((0, 0)))
-    )
+    words, squares = mechanism.encode(np.array([[0.0, value], [0.0, 1.0]]), Coins(np.empty((0, 0))))
 
     assert words.tolist() == [[0, 0], [0, 128]]
     assert squares.tolist() == [0, 128**2]
@@ -274,7 +276,7 @@ def test_a_value_on_the_grid_just_outside_the_clip_does_not_stay_as_it_is(on_gri
     edge = np.array([[1.0, 0.0], [1.0, 2.0**exponent], [0.0, -1.0]])
     mechanism = linear(2, exponent=exponent, on_grid=on_grid)
 
-    words, squares = mechanism.quantise(edge, Coins(np.full((3, 2), 0.5)))
+    words, squares = mechanism.encode(edge, Coins(np.full((3, 2), 0.5)))
 
     one = 2**-exponent
     assert words[0].tolist() == [one, 0]
@@ -288,11 +290,11 @@ def test_values_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     values: Any = np.zeros(shape)
 
     with pytest.raises(ParameterError, match="shape"):
-        linear(2).quantise(values, Coins(np.zeros((1, 2))))
+        linear(2).encode(values, Coins(np.zeros((1, 2))))
 
 
 def test_no_rows_quantise_to_no_rows() -> None:
-    words, squares = linear(2).quantise(np.zeros((0, 2)), Coins(np.zeros((0, 2))))
+    words, squares = linear(2).encode(np.zeros((0, 2)), Coins(np.zeros((0, 2))))
 
     assert words.shape == (0, 2)
     assert squares.shape == (0,)
@@ -369,7 +371,7 @@ def test_the_standard_error_covers_the_rounding_that_was_drawn(rng: Rng) -> None
     values = np.full((people, repeats), 7.5)
     sampler = FastSampler(rng)
 
-    words = mechanism.quantise(values, sampler)[0] + mechanism.noise(sampler, reports=people)
+    words = mechanism.encode(values, sampler)[0] + mechanism.noise(sampler, reports=people)
 
     errors = words.sum(axis=0) - people * 7.5
     spread = math.sqrt(float(np.mean(errors**2)))
@@ -390,8 +392,9 @@ def test_an_estimate_is_the_sum_in_data_units_with_its_interval() -> None:
     result = mechanism.estimate(np.array([128 * 41, -64]), reports=100)
 
     assert result.estimate == (41.0, -0.5)
-    assert result.standard_error == mechanism.standard_error(100)
-    assert result.half_width == TWO_SIDED_QUANTILE * result.standard_error
+    (error,) = result.standard_error
+    assert error == mechanism.standard_error(100)
+    assert result.half_width == (TWO_SIDED_QUANTILE * error,)
     # 95 % of a Gaussian lie within the quantile.
     assert math.erf(TWO_SIDED_QUANTILE / math.sqrt(2)) == pytest.approx(0.95, abs=1e-15)
 
@@ -439,63 +442,68 @@ STUDY = Study(
 ROUND = Round(
     study_hash=define_study(STUDY).hash,
     number=5,
-    query=Linear(features=(Feature(name="f"),)),
-    dimension=3,
-    clip=1.0,
-    sigma=16.0,
-    grid_exponent=-7,
-    on_grid=True,
+    query=Linear(
+        features=(Feature(name="f"),),
+        dimension=3,
+        clip=1.0,
+        sigma=16.0,
+        grid_exponent=-7,
+        on_grid=True,
+    ),
     weight=STUDY.base_weight,
     word_type=WordType.INT32,
 )
 
 
-def weigh(asked: Round) -> Round:
+def asking(word_type: WordType = WordType.INT32, **changes: Any) -> Round:
+    """A round like ROUND with another question, and the weight that it implies."""
+    query = replace(ROUND.query, **changes)
+    assert isinstance(query, Linear)
     weight = round_weight(
-        sigma=asked.sigma,
-        exponent=asked.grid_exponent,
+        sigma=query.sigma,
+        exponent=query.grid_exponent,
         base_sigma=STUDY.base_sigma,
         base_exponent=STUDY.base_grid_exponent,
         base_weight=STUDY.base_weight,
         budget_units=STUDY.budget_units,
     )
-    return replace(asked, weight=weight)
+    return replace(ROUND, query=query, weight=weight, word_type=word_type)
 
 
 def test_a_round_that_fits_its_study_has_the_mechanism_it_states() -> None:
-    mechanism = mechanism_for(STUDY, ROUND)
+    mechanism = gaussian_for(STUDY, ROUND)
 
     assert mechanism == linear(3, exponent=-7, sigma=16.0, shares=100, on_grid=True)
 
 
 def test_rounds_that_do_not_fit_their_study_are_refused() -> None:
     with pytest.raises(ParameterError, match="dimension"):
-        mechanism_for(STUDY, replace(ROUND, dimension=4))
+        gaussian_for(STUDY, asking(dimension=4))
     with pytest.raises(ParameterError, match="horizon"):
-        mechanism_for(STUDY, replace(ROUND, number=6))
+        gaussian_for(STUDY, replace(ROUND, number=6))
     for wrong in (STUDY.base_weight - 1, STUDY.base_weight + 1, 1):
         with pytest.raises(ParameterError, match="weight"):
-            mechanism_for(STUDY, replace(ROUND, weight=wrong))
+            gaussian_for(STUDY, replace(ROUND, weight=wrong))
     with pytest.raises(ParameterError, match="noise"):
-        mechanism_for(STUDY, weigh(replace(ROUND, sigma=0.6)))  # 0.06 of noise, 7.7 grid steps
+        gaussian_for(STUDY, asking(sigma=0.6))  # 0.06 of noise, 7.7 grid steps
 
 
 def test_a_round_whose_words_do_not_fit_their_type_is_refused() -> None:
-    asked = weigh(replace(ROUND, grid_exponent=-26))
+    asked = asking(grid_exponent=-26)
 
     with pytest.raises(ParameterError, match="word_type"):
-        mechanism_for(STUDY, asked)
-    assert mechanism_for(STUDY, replace(asked, word_type=WordType.INT64)).word_limit > 1 << 31
+        gaussian_for(STUDY, asked)
+    assert gaussian_for(STUDY, replace(asked, word_type=WordType.INT64)).word_limit > 1 << 31
 
 
 def test_a_round_whose_sums_could_overflow_is_refused() -> None:
-    fine = weigh(replace(ROUND, clip=2.0**-22, grid_exponent=-50, word_type=WordType.INT64))
-    finer = weigh(replace(fine, grid_exponent=-51))
+    fine = asking(WordType.INT64, clip=2.0**-22, grid_exponent=-50)
+    finer = asking(WordType.INT64, clip=2.0**-22, grid_exponent=-51)
 
     # 64.0000002 · 2^50 · 100 = 7.2e18 < 2^63 = 9.2e18 < twice that.
-    assert mechanism_for(STUDY, fine).word_limit * 100 < 1 << 63
+    assert gaussian_for(STUDY, fine).word_limit * 100 < 1 << 63
     with pytest.raises(ParameterError, match="overflow"):
-        mechanism_for(STUDY, finer)
+        gaussian_for(STUDY, finer)
 
 
 @example(sigma=16.0, exponent=-7, square=1)
@@ -503,8 +511,8 @@ def test_a_round_whose_sums_could_overflow_is_refused() -> None:
 def test_what_a_filter_charges_is_no_less_than_what_the_noise_that_is_added_costs(
     sigma: float, exponent: int, square: int
 ) -> None:
-    asked = weigh(replace(ROUND, sigma=sigma, grid_exponent=exponent))
-    mechanism = mechanism_for(STUDY, asked)
+    asked = asking(sigma=sigma, grid_exponent=exponent)
+    mechanism = gaussian_for(STUDY, asked)
 
     # In shares of the whole budget, exactly: the honest part of the smallest cohort makes noise of
     # variance shares·σ_i² around a value of norm γ‖z‖.

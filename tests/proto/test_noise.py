@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.noise import FastSampler
+from demur_sim.sampling import FastSampler
 
 Rng = np.random.Generator
 

@@ -19,22 +19,27 @@ RELEASE = Release(
     withheld=Withheld.NOTHING,
     sums=(5, -7),
     estimate=(0.5, -0.7),
-    standard_error=0.1,
-    half_width=0.2,
+    standard_error=(0.1,),
+    half_width=(0.2,),
     confidence=0.95,
     guarantee="(1, 1e-06)-differential privacy",
 )
 
 
-@given(st.lists(st.tuples(words, numbers), max_size=5), numbers, st.integers(0, (1 << 64) - 1))
+@given(
+    st.lists(st.tuples(words, numbers), max_size=5),
+    st.lists(numbers, max_size=5),
+    st.integers(0, (1 << 64) - 1),
+)
 def test_a_release_survives_the_wire(
-    coordinates: list[tuple[int, float]], error: float, reports: int
+    coordinates: list[tuple[int, float]], errors: list[float], reports: int
 ) -> None:
     release = replace(
         RELEASE,
         sums=tuple(total for total, _ in coordinates),
         estimate=tuple(value for _, value in coordinates),
-        standard_error=error,
+        standard_error=tuple(errors),
+        half_width=tuple(2 * error for error in errors),
         reports=reports,
     )
 
@@ -53,8 +58,8 @@ def test_a_withheld_release_says_why_and_estimates_nothing() -> None:
         withheld=Withheld.BELOW_MINIMUM_COHORT,
         sums=(),
         estimate=(),
-        standard_error=math.nan,
-        half_width=math.nan,
+        standard_error=(),
+        half_width=(),
         confidence=math.nan,
     )
 
@@ -65,7 +70,7 @@ def test_a_withheld_release_says_why_and_estimates_nothing() -> None:
     assert RELEASE.message().estimand == release_pb2.ESTIMAND_S_ACTIVE
     assert back.withheld is Withheld.BELOW_MINIMUM_COHORT
     assert (back.sums, back.estimate) == ((), ())
-    assert math.isnan(back.standard_error)
+    assert back.standard_error == ()
 
 
 @pytest.mark.parametrize("length", [1, 7, 9, 15])

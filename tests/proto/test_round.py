@@ -12,15 +12,18 @@ from demur_proto.errors import ParameterError
 from demur_proto.round import Feature, Linear, Round, check_grid
 from demur_proto.words import WordType
 
-ROUND = Round(
-    study_hash=bytes(32),
-    number=1,
-    query=Linear(features=(Feature(name="f", parameters={"b": 2.0, "a": 1.0}),)),
+LINEAR = Linear(
+    features=(Feature(name="f", parameters={"b": 2.0, "a": 1.0}),),
     dimension=1,
     clip=1.0,
     sigma=4.0,
     grid_exponent=-7,
     on_grid=True,
+)
+ROUND = Round(
+    study_hash=bytes(32),
+    number=1,
+    query=LINEAR,
     weight=1,
     word_type=WordType.INT32,
 )
@@ -85,7 +88,7 @@ def test_the_refusal_of_a_coarse_grid_names_the_coarsest_that_is_accepted(
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf, None, True, "1"])
 def test_numbers_outside_their_range_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=field):
-        replace(ROUND, **{field: value})
+        replace(LINEAR, **{field: value})
 
 
 @pytest.mark.parametrize(
@@ -94,11 +97,8 @@ def test_numbers_outside_their_range_are_refused(field: str, value: Any) -> None
         ("study_hash", bytes(31)),
         ("number", 0),
         ("number", 1 << 32),
-        ("dimension", 0),
-        ("dimension", 1 << 31),
-        ("grid_exponent", 901),
-        ("grid_exponent", -901),
-        ("grid_exponent", 1),  # the clip is below one step
+        ("query", None),
+        ("query", "linear"),
         ("weight", 0),
         ("weight", (1 << 62) + 1),
         ("weight", 1.0),
@@ -113,9 +113,21 @@ def test_fields_outside_their_range_are_refused(field: str, value: Any) -> None:
         replace(ROUND, **{field: value})
 
 
-def test_a_round_asks_something() -> None:
-    with pytest.raises(ParameterError, match="at least one feature"):
-        Linear(features=())
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("features", ()),
+        ("features", (Feature(name="f"), Feature(name="g"))),  # more than coordinates
+        ("dimension", 0),
+        ("dimension", 1 << 31),
+        ("grid_exponent", 901),
+        ("grid_exponent", -901),
+        ("grid_exponent", 1),  # the clip is below one step
+    ],
+)
+def test_fields_of_a_linear_query_outside_their_range_are_refused(field: str, value: Any) -> None:
+    with pytest.raises(ParameterError):
+        replace(LINEAR, **{field: value})
 
 
 @pytest.mark.parametrize(

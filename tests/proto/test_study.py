@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from demur_client.budget import charge_units
 from demur_client.filters import Filter
+from demur_proto import conversions
 from demur_proto.asking import next_round
 from demur_proto.definition import define_study, read_study
 from demur_proto.errors import ParameterError
 from demur_proto.grid import squared_radius
 from demur_proto.round import Feature
-from demur_proto.study import Measure, Policy, Study, View, design_study, sampler_delta
+from demur_proto.study import Measure, Policy, Study, View, design_study, largest_rho, sampler_delta
 
 STUDY = Study(
     name="x",
@@ -72,7 +73,7 @@ def test_exactly_the_designed_number_of_full_clip_answers_fits(
     )
     defined = read_study(define_study(study).definition)
     asked = next_round(defined, [Feature(name="f")], number=1, clip=clip)
-    full = squared_radius(clip, asked.grid_exponent)
+    full = squared_radius(clip, study.base_grid_exponent)
 
     charge = charge_units(full, weight=asked.weight, budget_units=study.budget_units)
 
@@ -254,3 +255,13 @@ def test_a_measure_that_studies_cannot_have_is_refused_with_those_they_can() -> 
 
 def test_studies_cross_process_borders_whole() -> None:
     assert pickle.loads(pickle.dumps(STUDY)) == STUDY
+
+
+@pytest.mark.parametrize("delta", [1e-12, 0.5, 0.999999, 0.9999999999999999])
+def test_the_largest_budget_is_found_at_once_even_where_delta_hardly_depends_on_it(
+    delta: float,
+) -> None:
+    rho = largest_rho(4.0, delta=delta)
+
+    assert conversions.zcdp_delta(rho, epsilon=4.0) <= delta
+    assert rho > 0.5 * conversions.zcdp_rho(4.0, delta=delta)

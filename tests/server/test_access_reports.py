@@ -25,7 +25,6 @@ from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ParameterError, StateError, StorageError
 from demur_proto.frames import MAXIMUM_FRAME_REPORTS
 from demur_proto.hmacs import prepare_key
-from demur_proto.noise import FastSampler
 from demur_proto.release import Withheld
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -39,6 +38,7 @@ from demur_server.serving import served
 from demur_server.store.base import DeviceState, Role
 from demur_server.store.memory import MemoryStore
 from demur_server.tokens import Enrolment, device_secrets, hash_secret
+from demur_sim.sampling import FastSampler
 
 ACCEPTED = report_pb2.DISPOSITION_ACCEPTED
 DUPLICATE = report_pb2.DISPOSITION_DUPLICATE

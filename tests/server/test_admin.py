@@ -143,12 +143,12 @@ def check_lists(admin: Admin, study: Defined[Study], *where: str) -> None:
     lines = json.loads(rounds)
     assert [each["state"] for each in lines] == ["released", "withheld", "open"]
     assert [each["reports"] for each in lines] == [3, 1, 3]
-    assert lines[2]["asks"] == "active period=3"
+    assert lines[2]["asks"] == "sum: active period=3"
     published, withheld = json.loads(releases)
     assert (published["round"], published["sums"]) == (1, [18])
     assert published["estimate"] == [18 / 128]
     assert "zero-out" in published["guarantee"]
-    assert (withheld["withheld"], withheld["half_width"]) == ("below_minimum_cohort", None)
+    assert (withheld["withheld"], withheld["half_width"]) == ("below_minimum_cohort", [])
 
 
 def test_studies_rounds_and_releases_are_listed(

@@ -17,7 +17,8 @@ import pytest
 from demur_proto.definition import Defined, define_study
 from demur_proto.errors import DemurError, NotFoundError, StateError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_message
-from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
 from demur_proto.study import Study, design_study
@@ -36,6 +37,12 @@ INVALID = report_pb2.DISPOSITION_INVALID
 DEADLINE_S = 10.0
 
 Ask = Callable[..., Defined[Round]]
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 class SlowStore(MemoryStore):
@@ -187,7 +194,7 @@ async def test_of_concurrent_rounds_with_one_number_one_opens(
     assert collector.rounds_opened(study.hash) == 1
 
 
-@pytest.mark.parametrize("kind", ["histogram", "prefix", "gradient", "halt_count"])
+@pytest.mark.parametrize("kind", ["prefix", "gradient", "halt_count"])
 async def test_rounds_of_other_kinds_are_refused_by_name(
     collector: Collector, ask: Ask, kind: str
 ) -> None:
@@ -237,7 +244,7 @@ async def test_a_word_beyond_the_limit_makes_its_own_report_invalid_and_no_other
     collector: Collector, study: Defined[Study], ask: Ask
 ) -> None:
     asked = await collector.open_round(ask(1, dimension=2).definition)
-    limit = mechanism_for(study.value, asked.value).word_limit
+    limit = gaussian_for(study.value, asked.value).word_limit
 
     dispositions = await send(
         collector,
@@ -344,7 +351,7 @@ async def test_sums_stay_exact_when_a_round_fills_up_even_with_batches_on_their_
 ) -> None:
     collector = await slow_collector(study)
     asked = await collector.open_round(ask(1, sigma=2.0**50).definition)
-    limit = mechanism_for(study.value, asked.value).word_limit
+    limit = gaussian_for(study.value, asked.value).word_limit
     room = ((1 << 63) - 1) // limit
     assert 2 <= room <= 8
     outcomes: list[int] = []
@@ -365,7 +372,7 @@ async def test_sums_stay_exact_when_a_round_fills_up_even_with_batches_on_their_
 async def test_reports_that_do_not_count_take_no_room(study: Defined[Study], ask: Ask) -> None:
     collector = await slow_collector(study)
     asked = await collector.open_round(ask(1, sigma=2.0**50).definition)
-    room = ((1 << 63) - 1) // mechanism_for(study.value, asked.value).word_limit
+    room = ((1 << 63) - 1) // gaussian_for(study.value, asked.value).word_limit
 
     for _ in range(room):
         await send(collector, asked, [1], [[5]])

@@ -186,7 +186,7 @@ TWICE = """
 with open_notebook(target, study, credential=secret) as notebook:
     release = notebook.ask(x, on_grid=True)
     estimates, errors = release.array()
-    print(estimates.tolist(), errors.shape, errors[0] == release.standard_error)
+    print(estimates.tolist(), errors.shape, errors[0] == release.standard_error[0])
     for seen in notebook.watch():
         print(seen.number, seen.sums)
         break

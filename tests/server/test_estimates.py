@@ -7,13 +7,20 @@ import pytest
 
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.mechanisms.gaussian import mechanism_for
-from demur_proto.noise import FastSampler
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Withheld
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, View, design_study
 from demur_proto.v1 import release_pb2
 from demur_server.estimates import make_release
+from demur_sim.sampling import FastSampler
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 def a_study(*, minimum_cohort: int = 100, view: View = View.AGGREGATE) -> Defined[Study]:
@@ -60,9 +67,9 @@ def test_the_standard_error_is_that_of_a_sum_of_rounded_shares(
     release = make_release(study, asked, [0], reports=400)
 
     expected = math.sqrt(400 * (share_steps**2 + rounding)) / 2**14
-    assert release.standard_error == pytest.approx(expected, rel=1e-12)
+    assert release.standard_error_at(0) == pytest.approx(expected, rel=1e-12)
     clipped = 0.0 if on_grid else 400 * (2**-12 + 2**-14)  # what clipping may take from each
-    assert release.half_width == pytest.approx(1.959963985 * expected + clipped, rel=1e-9)
+    assert release.half_width_at(0) == pytest.approx(1.959963985 * expected + clipped, rel=1e-9)
     assert release.confidence == 0.95
 
 
@@ -76,8 +83,8 @@ def test_at_the_minimum_cohort_there_is_a_release_and_one_report_below_there_is_
     assert enough.withheld is Withheld.NOTHING
     assert too_few.withheld is Withheld.BELOW_MINIMUM_COHORT
     assert (too_few.sums, too_few.estimate) == ((), ())
-    assert math.isnan(too_few.standard_error)
-    assert math.isnan(too_few.half_width)
+    assert math.isnan(too_few.standard_error_at(0))
+    assert math.isnan(too_few.half_width_at(0))
     assert math.isnan(too_few.confidence)
     assert too_few.reports == 99
     assert too_few.message().estimand == release_pb2.ESTIMAND_UNSPECIFIED
@@ -120,7 +127,7 @@ def test_sums_at_the_edge_of_64_bits_survive() -> None:
 def test_errors_are_as_large_as_stated(view: View, rng: np.random.Generator) -> None:
     study = a_study(minimum_cohort=64, view=view)
     asked = a_round(study)
-    mechanism = mechanism_for(study.value, asked.value)
+    mechanism = gaussian_for(study.value, asked.value)
     sampler = FastSampler(rng)
     truth = 30.0
     trials = 2000
@@ -132,8 +139,8 @@ def test_errors_are_as_large_as_stated(view: View, rng: np.random.Generator) -> 
     for trial in range(trials):
         sums = (words + mechanism.noise(sampler, reports=64)).sum(axis=0)
         release = make_release(study, asked, sums.tolist(), reports=64)
-        z[trial] = (release.estimate[0] - truth) / release.standard_error
-        covered += abs(release.estimate[0] - truth) <= release.half_width
+        z[trial] = (release.estimate[0] - truth) / release.standard_error_at(0)
+        covered += abs(release.estimate[0] - truth) <= release.half_width_at(0)
 
     # z is standard normal: 4 sigma of its mean, of its variance, and of the number covered.
     assert abs(z.mean()) <= 4 / math.sqrt(trials)

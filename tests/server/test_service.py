@@ -21,7 +21,8 @@ from demur_client.connection import connected
 from demur_proto.calls import calling
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError
-from demur_proto.mechanisms.gaussian import mechanism_for
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
@@ -44,6 +45,12 @@ VisitCall = grpc.aio.StreamStreamCall[collector_pb2.VisitRequest, collector_pb2.
 FramesCall = grpc.aio.StreamStreamCall[
     collector_pb2.SubmitFramesRequest, collector_pb2.SubmitFramesResponse
 ]
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 def hello(study: Defined[Study], **changes: int) -> collector_pb2.Hello:
@@ -250,7 +257,7 @@ async def test_one_bad_report_never_fails_its_frame(
     devices: Any, collector: Collector, study: Defined[Study], ask: Ask
 ) -> None:
     asked = await collector.open_round(ask(1).definition)
-    limit = mechanism_for(study.value, asked.value).word_limit
+    limit = gaussian_for(study.value, asked.value).word_limit
     call = await submitting(devices, study)
 
     dispositions = await hand_in_frame(

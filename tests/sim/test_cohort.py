@@ -12,19 +12,26 @@ from hypothesis import strategies as st
 
 from demur_client.device import Device
 from demur_client.filters import Filter
-from demur_proto.arrays import Integers, Values, Words
+from demur_proto.arrays import Bits, Integers, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import mechanism_for
-from demur_proto.noise import FastSampler
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.words import decode_words
 from demur_sim.cohort import BLOCK, BlockAnswer, Cohort, block_count
 from demur_sim.populations import ArrayPopulation, PersonSource
+from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
+
+
+def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
+    mechanism = mechanism_for(study, asked)
+    assert isinstance(mechanism, GaussianLinear)
+    return mechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,9 @@ class RowSampler:
         seed, block = self._key
         self._drawn = FastSampler(stream(seed, Purpose.NOISE, round_number, block))
 
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a linear round asks for no bits")
+
     def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
         assert reports == 1
         return self._drawn.gaussian(steps, reports=self._devices, dimension=dimension)[self._row]
@@ -90,7 +100,7 @@ class Case:
 
     @property
     def dimension(self) -> int:
-        return self.rounds[0].value.dimension
+        return self.rounds[0].value.query.value_length
 
     def cohort(self, refusal: Refusal = Refusal.COVER) -> Cohort:
         return Cohort(self.study, self.people, seed=self.seed, refusal=refusal)
@@ -185,7 +195,7 @@ def test_a_cohort_sends_word_for_word_what_its_devices_would_send_with_the_same_
             samplers[i].begin(asked.value.number)
             report = device.report(asked, device.evaluate(asked))
 
-            sent = decode_words(
+            sent, _ = decode_words(
                 report.words, asked.value.word_type, reports=1, dimension=case.dimension
             )
             np.testing.assert_array_equal(sent[0], words[i])
@@ -201,11 +211,11 @@ def test_decisions_and_remaining_budgets_are_those_of_one_filter_for_each_person
     filters = [Filter.of(case.study.value) for _ in range(case.people.devices)]
 
     for asked in case.rounds:
-        mechanism = mechanism_for(case.study.value, asked.value)
+        mechanism = gaussian_for(case.study.value, asked.value)
         # Coins are drawn for everybody at once, so take everybody's words from one draw.
         draws = FastSampler(stream(case.seed, Purpose.NOISE, asked.value.number, 0))
         values = case.people.values[:, asked.value.number - 1]
-        words, squares = mechanism.quantise(values, draws)
+        words, squares = mechanism.encode(values, draws)
         spent = [
             mine.try_spend(int(square), weight=asked.value.weight)
             for mine, square in zip(filters, squares, strict=True)

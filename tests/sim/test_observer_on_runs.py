@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import anyio
 import numpy as np
+from tests.sim.on_the_wire import OnTheWire
 
 from demur_client.agent import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Flags, Values
 from demur_proto.definition import define_study
-from demur_proto.noise import FastSampler
 from demur_proto.release import Withheld
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
@@ -31,6 +31,7 @@ from demur_sim.populations import ArrayPopulation, PersonSource
 from demur_sim.recorder import Recorder
 from demur_sim.results import Result
 from demur_sim.run import run_scenario
+from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal, Scenario
 
 DEADLINE_S = 60.0
@@ -115,26 +116,6 @@ async def test_silent_devices_are_found_without_fail_and_what_the_rest_report_is
 # ---- real devices ----------------------------------------------------------------------------
 
 DEVICES, VISITS = 80, 12
-
-
-class OnTheWire:
-    """A watcher of one device, who writes down what `Recorder` keeps of all."""
-
-    def __init__(self, recorder: Recorder, index: int) -> None:
-        self._recorder = recorder
-        self._who = np.array([index])
-        self._received_s = math.nan
-
-    def received(self, round_number: int) -> None:
-        self._recorder.received(round_number)
-        self._received_s = time.monotonic()
-
-    def sent(self, round_number: int, *, size_bytes: int) -> None:
-        waited = time.monotonic() - self._received_s
-        self._recorder.sent(round_number, self._who, size_bytes=size_bytes, time_s=waited)
-
-    def answered(self, round_number: int, *, disposition: int) -> None:
-        self._recorder.answered(round_number, self._who, np.array([disposition]))
 
 
 class Slow:

@@ -19,7 +19,8 @@ import pytest
 
 from demur_proto.errors import DataError
 from demur_sim.populations import ArrayPopulation
-from demur_sim.results import Result, save
+from demur_sim.result_files import save
+from demur_sim.results import Result
 from demur_sim.run import simulate
 from demur_sim.scenario import Refusal, Scenario, load_scenario
 

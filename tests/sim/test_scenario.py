@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, Policy, View
 from demur_sim.populations import EventLog, Population
 from demur_sim.scenario import (
     Data,
+    Kind,
     Refusal,
     Scenario,
     list_scenarios,
@@ -22,6 +23,8 @@ from demur_sim.scenario import (
     population_of,
 )
 
+OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
+OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
 EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"
 
@@ -47,6 +50,10 @@ def totals(population: Population, name: str, **parameters: float) -> list[float
         )
         for period in range(1, population.periods + 1)
     ]
+
+
+def keys_of(kind: type[Scenario | Data]) -> set[str]:
+    return {item.name for item in dataclasses.fields(kind)}
 
 
 def flat(scenario: Scenario) -> dict[str, Any]:
@@ -134,6 +141,16 @@ def test_a_scenario_is_valid_from_birth(wrong: dict[str, Any], message: str) -> 
         ({"start": "2026-01-02"}, "data.start must be left out where there is no data.csv, got"),
         ({"amount": "usd"}, "data.amount must be left out where there is no data.csv, got 'usd'"),
         ({"person": "id"}, "data.person must be left out where there is no data.csv, got 'id'"),
+        ({"devices": -1}, "data.devices must be an integer >= 0"),
+        ({"devices": "5", "periods": 2}, "data.devices must be an integer >= 0"),
+        ({"devices": 5}, "data.periods must be an integer >= 1"),
+        ({"devices": 5, "periods": 2, "seed": -1}, "data.seed must be an integer >= 0"),
+        (
+            {"devices": 5, "periods": 2, "csv": "x"},
+            "data.devices must be left out where there is a data.csv, got 5",
+        ),
+        ({"periods": 2}, "data.periods must be left out where there is no data.devices, got 2"),
+        ({"seed": 2}, "data.seed must be left out where there is no data.devices, got 2"),
     ],
 )
 def test_data_are_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
@@ -141,6 +158,63 @@ def test_data_are_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
         Data(**wrong)
 
     assert str(caught.value).startswith(message)
+
+
+HISTOGRAM: dict[str, Any] = {
+    "kind": "histogram",
+    "categories": 8,
+    "mechanism": "oue",
+    "view": "local",
+    "measure": "zcdp",
+}
+SEVEN = "krr or sue or oue or blh or olh or hadamard or subset"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "median"}, "kind must be linear or histogram, got 'median'"),
+        ({"categories": 0}, "categories must be an integer >= 2 and <= 262144, got 0"),
+        ({"categories": 8.0}, "categories must be an integer >= 2"),
+        ({"categories": 1 << 19}, "categories must be an integer >= 2 and <= 262144"),
+        ({"mechanism": "gaussian"}, f"mechanism must be {SEVEN}, got 'gaussian'"),
+        ({"mechanism": 5}, f"mechanism must be {SEVEN}, got 5"),
+        ({"beside": "rappor"}, f"beside must be {SEVEN.replace('oue or ', '')}, got 'rappor'"),
+        ({"beside": "oue"}, f"beside must be {SEVEN.replace('oue or ', '')}, got 'oue'"),
+        ({"view": "aggregate"}, "view must be local where kind is histogram, got 'aggregate'"),
+        ({"measure": "gdp"}, "measure must be zcdp where kind is histogram, got 'gdp'"),
+        ({"policy": "clip"}, "policy must be skip or retire where kind is histogram, got 'clip'"),
+        ({"clip": 2.0}, "clip must be left out where kind is histogram, got 2.0"),
+        ({"grid_exponent": -8}, "grid_exponent must be left out where kind is histogram, got -8"),
+        (
+            {"on_grid": False, "grid_exponent": -14},
+            "grid_exponent must be left out where kind is histogram, got -14",
+        ),
+        ({"kind": "linear"}, "categories must be left out where kind is linear, got 8"),
+        (
+            {"kind": "linear", "categories": 0},
+            "mechanism must be left out where kind is linear, got 'oue'",
+        ),
+        (
+            {"kind": "linear", "categories": 0, "mechanism": "gaussian", "beside": "krr"},
+            "beside must be left out where kind is linear, got 'krr'",
+        ),
+    ],
+)
+def test_a_histogram_is_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        Scenario(**{"name": "mine", **HISTOGRAM, **wrong})
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("mechanism", [*Randomiser])
+def test_a_histogram_may_have_any_of_the_mechanisms(mechanism: Randomiser) -> None:
+    scenario = Scenario(**{"name": "mine", **HISTOGRAM, "mechanism": str(mechanism)})
+
+    assert Randomiser(scenario.mechanism) is mechanism
+    assert scenario.kind is Kind.HISTOGRAM
+    assert pickle.loads(pickle.dumps(scenario)) == scenario
 
 
 def test_a_scenario_is_a_value_that_travels() -> None:
@@ -184,14 +258,25 @@ def test_the_cdnow_scenario_says_everything_and_says_the_defaults() -> None:
     file = Path(demur_sim.scenario.__file__).parent / "scenarios" / "cdnow.toml"
     scenario = load_scenario("cdnow")
 
-    assert tomllib.loads(file.read_text()).keys() == {
-        item.name for item in dataclasses.fields(Scenario)
-    }
+    assert tomllib.loads(file.read_text()).keys() == keys_of(Scenario) - OF_HISTOGRAMS
     assert scenario == Scenario(
         name="cdnow",
         title="CD buyers, day by day",
         question="Did this device's owner buy a CD today?",
     )
+
+
+def test_the_telemetry_scenario_says_everything_that_a_histogram_can_say() -> None:
+    import demur_sim.scenario
+
+    file = Path(demur_sim.scenario.__file__).parent / "scenarios" / "telemetry.toml"
+    table = tomllib.loads(file.read_text())
+    scenario = load_scenario("telemetry")
+
+    assert table.keys() == keys_of(Scenario) - OF_SUMS
+    assert table["data"].keys() == OF_MADE_UP_PEOPLE
+    assert (scenario.categories, scenario.data.devices, scenario.data.periods) == (64, 10**6, 100)
+    assert (scenario.mechanism, scenario.beside) == ("oue", "hadamard")
 
 
 def test_a_file_with_a_name_only_has_the_defaults(folder: Path) -> None:
@@ -232,8 +317,8 @@ def test_the_example_in_the_docs_is_a_scenario_that_says_everything(folder: Path
     people = population_of(scenario)
 
     table = tomllib.loads(example)
-    assert table.keys() == {item.name for item in dataclasses.fields(Scenario)}
-    assert table["data"].keys() == {item.name for item in dataclasses.fields(Data)}
+    assert table.keys() == keys_of(Scenario) - OF_HISTOGRAMS
+    assert table["data"].keys() == keys_of(Data) - OF_MADE_UP_PEOPLE
     assert people.periods == 365
     assert sum(totals(people, "amount_at_least", threshold=30.0)) == 1
 
@@ -251,11 +336,11 @@ def test_the_docs_list_every_key_with_its_default() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("epsilom = 1.0", "key in {} must be one of name, title, question, feature, epsilon, "),
+        ("epsilom = 1.0", "key in {} must be one of name, title, question, feature, kind, "),
         ("epsilom = 1.0", "(did you mean epsilon?), got 'epsilom'"),
         ("csv = 'x'", "(did you mean data.csv?), got 'csv'"),
         ("[data]\nCSV = 'x'", "(did you mean data.csv?), got 'data.CSV'"),
-        ("zzz = 1", "data.start, data.end, got 'zzz'"),
+        ("zzz = 1", "data.devices, data.periods, data.seed, got 'zzz'"),
         ("[scenario]\nepsilon = 1", "key in {} must be one of "),
         ("epsilon = 'big'", "epsilon in {} must be a finite number > 0, got 'big'"),
         ("epsilon = true", "epsilon in {} must be a finite number > 0, got True"),
@@ -375,6 +460,43 @@ def test_an_override_replaces_one_value_and_no_other(override: str, key: str, va
     assert after == {**before, key: value}
 
 
+def test_a_histogram_is_cut_to_size_and_given_another_mechanism_by_overrides() -> None:
+    before, after = (
+        flat(load_scenario("telemetry", overrides=overrides))
+        for overrides in ([], ["data.devices=20_000", "mechanism=subset", "data.seed=3"])
+    )
+
+    changed = {"data.devices": 20_000, "mechanism": "subset", "data.seed": 3}
+    assert after == {**before, **changed}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mechanism=rappor", f"mechanism in --set must be {SEVEN}, got 'rappor'"),
+        ("beside=oue", "beside in --set must be krr or sue or blh"),
+        ("categories=1", "categories in --set must be an integer >= 2"),
+        ("view=aggregate", "view in --set must be local where kind is histogram, got 'aggregate'"),
+        ("measure=gdp", "measure in --set must be zcdp where kind is histogram, got 'gdp'"),
+        ("policy=clip", "policy in --set must be skip or retire where kind is histogram"),
+        ("clip=2.0", "clip in --set must be left out where kind is histogram, got 2.0"),
+        ("on_grid=false", "on_grid in --set must be left out where kind is histogram, got False"),
+        ("kind=linear", "categories in telemetry must be left out where kind is linear, got 64"),
+        ("data.devices=many", "data.devices in --set must be an integer >= 0"),
+        ("data.devices=0", "data.periods in telemetry must be left out where there is no"),
+        ("data.csv=x.csv", "data.devices in telemetry must be left out where there is a data.csv"),
+    ],
+)
+def test_a_wrong_override_of_a_histogram_is_one_line_that_names_it(
+    override: str, message: str
+) -> None:
+    with pytest.raises(ParameterError) as caught:
+        load_scenario("telemetry", overrides=[override])
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_overrides_reach_inside_tables_and_the_last_one_counts(folder: Path) -> None:
     file = write(folder, "name = 'mine'\n[data]\ncsv = 'x.csv'\nperson = 'p'\n[parameters]\na = 1")
 
@@ -460,8 +582,46 @@ def test_values_of_any_size_may_be_asked_off_the_grid(feature: str) -> None:
     assert population_of(scenario).devices == 23_570
 
 
+def test_made_up_people_are_as_many_as_the_scenario_says() -> None:
+    people = population_of(load_scenario("telemetry", overrides=["data.devices=1000"]))
+
+    assert (people.devices, people.periods, people.features) == (1000, 100, ("event",))
+    assert repr(people) == "Telemetry(devices=1000, periods=100)"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"feature": "active"}, "feature must be one of event, got 'active'"),
+        ({"parameters": {"x": 1.0}}, "parameters of event must be exactly period"),
+        (
+            {"kind": "linear", "categories": 0, "mechanism": "gaussian", "beside": ""},
+            "kind must be histogram where there is data.devices",
+        ),
+    ],
+)
+def test_what_made_up_people_cannot_be_asked_is_refused(
+    changed: dict[str, Any], message: str
+) -> None:
+    scenario = dataclasses.replace(load_scenario("telemetry"), **changed)
+
+    with pytest.raises(ParameterError, match=message):
+        population_of(scenario)
+
+
+def test_events_of_a_file_can_be_counted_by_category_too(folder: Path) -> None:
+    columns = Data(csv=str(folder / "visits.csv"), person="visitor", date="day")
+    scenario = Scenario(**{"name": "mine", "feature": "events", **HISTOGRAM}, data=columns)
+
+    assert totals(population_of(scenario), "events") == [2, 0, 1]
+
+
 def test_amounts_need_a_column(folder: Path) -> None:
-    columns = {"csv": str(folder / "visits.csv"), "person": "visitor", "date": "day"}
+    columns: dict[str, Any] = {
+        "csv": str(folder / "visits.csv"),
+        "person": "visitor",
+        "date": "day",
+    }
     feature = {"feature": "amount_at_least", "parameters": {"threshold": 12.5}}
 
     without = Scenario(name="mine", data=Data(**columns), **feature)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from demur_client.vectors import conversions, curves, facts, filters, rounds, witness
+from demur_client.vectors import conversions, curves, divergences, facts, filters, rounds, witness
 from demur_client.vectors.case import Check
 from demur_client.vectors.verdict import Verdict
 from demur_proto.errors import DataError
@@ -13,6 +13,7 @@ from demur_proto.errors import DataError
 FAMILIES: dict[str, Check] = {
     **conversions.FAMILIES,
     **curves.FAMILIES,
+    **divergences.FAMILIES,
     **filters.FAMILIES,
     **rounds.FAMILIES,
     **witness.FAMILIES,

@@ -1,8 +1,7 @@
-"""Vectors about Rényi divergences of mechanisms."""
+"""Vectors with whole curves of Rényi divergences."""
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 from demur_client.vectors.case import Case, Check, examine
@@ -29,32 +28,8 @@ def check_rdp_curves(cases: list[dict[str, Any]]) -> Verdict:
     return examine("rdp_curves", cases, _rdp_curve)
 
 
-def check_gaussian(cases: list[dict[str, Any]]) -> Verdict:
-    """Single divergences of Gaussian noise."""
-    return examine("divergences.gaussian", cases, _gaussian)
-
-
-def check_laplace(cases: list[dict[str, Any]]) -> Verdict:
-    """Single divergences of Laplace noise."""
-    return examine("divergences.laplace", cases, _laplace)
-
-
-def check_binary_rr(cases: list[dict[str, Any]]) -> Verdict:
-    """Single divergences of randomized response between two values."""
-    return examine("divergences.binary_rr", cases, _binary_rr)
-
-
-def check_grr(cases: list[dict[str, Any]]) -> Verdict:
-    """Single divergences of k-ary randomized response."""
-    return examine("divergences.grr", cases, _grr)
-
-
 FAMILIES: dict[str, Check] = {
     "rdp_curves": check_rdp_curves,
-    "divergences.gaussian": check_gaussian,
-    "divergences.laplace": check_laplace,
-    "divergences.binary_rr": check_binary_rr,
-    "divergences.grr": check_grr,
 }
 
 
@@ -96,41 +71,3 @@ def _curve(case: Case) -> Curve:
         response = randomized_response_renyi if kind == "krr_replace" else uniform_response_renyi
         return lambda order: response(epsilon, options=options, order=order)
     raise DataError(f"{case.where}.kind {kind!r} is not one that this implementation knows")
-
-
-def _gaussian(case: Case, tally: Tally) -> None:
-    sigma = case.within("params").number("sigma")
-    _compare(case, tally, gaussian_renyi(_distance(case), sigma=sigma, order=_order(case)))
-
-
-def _laplace(case: Case, tally: Tally) -> None:
-    scale = case.within("params").number("b")
-    _compare(case, tally, laplace_renyi(_distance(case), scale=scale, order=_order(case)))
-
-
-def _binary_rr(case: Case, tally: Tally) -> None:
-    _response(case, tally, options=2)
-
-
-def _grr(case: Case, tally: Tally) -> None:
-    _response(case, tally, options=case.within("params").integer("k"))
-
-
-def _response(case: Case, tally: Tally, *, options: int) -> None:
-    epsilon = case.within("params").number("eps")
-    differ = case.integer("x") != case.integer("x_ref")
-    value = randomized_response_renyi(epsilon, options=options, order=_order(case))
-    _compare(case, tally, value if differ else 0.0)
-
-
-def _compare(case: Case, tally: Tally, value: float) -> None:
-    tally.above("divergence", value, case.number("divergence"), within=CLOSED_FORM)
-
-
-def _distance(case: Case) -> float:
-    exact = abs(case.exact("x") - case.exact("x_ref"))
-    return float(min(exact, Fraction(10**300)))  # which is refused as well, and a double
-
-
-def _order(case: Case) -> float:
-    return case.number("alpha")

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from demur_client.charges import GRAIN, RenyiBudget, ZcdpBudget
+from demur_client.charges import RenyiBudget, ZcdpBudget
 from demur_client.filters import Filter, RenyiFilter
 from demur_client.odometers import ExactSumOdometer, NestedOdometer, RestartOdometer
 from demur_client.vectors.case import Case, Check, examine
 from demur_client.vectors.verdict import Tally, Verdict
 from demur_proto.checks import check_integer
 from demur_proto.errors import DataError, ParameterError
+from demur_proto.grid import GRAIN
 from demur_proto.study import Policy
 
 NO_NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

@@ -9,25 +9,15 @@ import numpy as np
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
-from demur_proto.grid import RADIUS_LIMIT, grid_step, round_weight, squared_radius
+from demur_proto.grid import RADIUS_LIMIT, grid_step, squared_radius
+from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.noise import Sampler
-from demur_proto.round import Round
+from demur_proto.round import Linear
 from demur_proto.study import Policy, Study
 from demur_proto.words import WordType
 
-CONFIDENCE = 0.95  #: of the intervals around estimates
-TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
 FEWEST_NOISE_STEPS = 8  #: σ_i/γ in view aggregate, so that sums of shares are Gaussian enough
 WORD_LIMIT_SIGMAS = 40  #: a word further out than the clip plus this is not a report
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What the sums of one round say about the people who contributed."""
-
-    estimate: tuple[float, ...]  #: per coordinate, data units
-    standard_error: float  #: of every coordinate, data units
-    half_width: float  #: the interval is estimate ± this, data units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +47,8 @@ class GaussianLinear:
             raise ParameterError(
                 "grid_exponent", self.grid_exponent, "coarser: words would not fit 64 bits"
             )
+        if not self.noise_steps > 0:
+            raise ParameterError("sigma", self.sigma, "more: it is nothing in grid steps")
         if self.shares > 1 and not self.noise_steps >= FEWEST_NOISE_STEPS:
             finest = math.frexp(self.share_sigma)[1] - FEWEST_NOISE_STEPS.bit_length()
             raise ParameterError(
@@ -67,16 +59,31 @@ class GaussianLinear:
             )
 
     @classmethod
-    def of(cls, study: Study, asked: Round) -> "GaussianLinear":
-        """The mechanism that a round of a study uses."""
+    def of(cls, study: Study, query: Linear) -> "GaussianLinear":
+        """The mechanism that a linear query of a study uses."""
         return cls(
-            dimension=asked.dimension,
-            clip=asked.clip,
-            grid_exponent=asked.grid_exponent,
-            sigma=asked.sigma,
+            dimension=query.dimension,
+            clip=query.clip,
+            grid_exponent=query.grid_exponent,
+            sigma=query.sigma,
             shares=study.noise_shares,
-            on_grid=asked.on_grid and study.policy is not Policy.CLIP,
+            on_grid=query.on_grid and study.policy is not Policy.CLIP,
         )
+
+    @property
+    def report_length(self) -> int:
+        """Words in one report: one for each coordinate."""
+        return self.dimension
+
+    @property
+    def sums_length(self) -> int:
+        """Numbers that the server keeps for a round: one for each coordinate."""
+        return self.dimension
+
+    @property
+    def largest(self) -> int:
+        """The largest squared norm that `encode` gives, R."""
+        return self.squared_radius
 
     @property
     def squared_radius(self) -> int:
@@ -114,7 +121,7 @@ class GaussianLinear:
         reach = Fraction(self.clip) + WORD_LIMIT_SIGMAS * Fraction(self.share_sigma)
         return int(reach / grid_step(self.grid_exponent))
 
-    def quantise(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
+    def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
         """Device half, before the decision: values [n, d] to the grid.
 
         A value on the grid and inside the clip is used as it is. Any other is scaled into the
@@ -142,12 +149,12 @@ class GaussianLinear:
             squares[rough] = squared_norms(words[rough])
         return words, squares
 
-    def quantise_within(
+    def encode_within(
         self, values: Values, sampler: Sampler, *, radii: Integers
     ) -> tuple[Words, Integers, Flags]:
-        """`quantise` under policy `clip`: each row to a squared norm that it can still pay for.
+        """`encode` under policy `clip`: each row to a squared norm that it can still pay for.
 
-        What `quantise` says of the clip and of R holds here of each row's own R′. Coins are drawn
+        What `encode` says of the clip and of R holds here of each row's own R′. Coins are drawn
         in every round, so that nothing drawn depends on what is left of a budget.
 
         Args:
@@ -182,7 +189,7 @@ class GaussianLinear:
             raise ParameterError("values", values.shape, f"of shape [n, {self.dimension}]")
         radius = self.squared_radius
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.ldexp(values, -self.grid_exponent)
+            scaled = np.ldexp(values.astype(np.float64, copy=False), -self.grid_exponent)
             plain = (np.rint(scaled) == scaled).all(axis=1)
             # Squares of floats decide only where integers could not overflow; integers decide the
             # rest below.
@@ -215,9 +222,24 @@ class GaussianLinear:
         words[outside] = np.trunc(steps[outside]).astype(np.int64)
         return words
 
+    def randomise(self, words: Words, sampler: Sampler) -> Words:
+        """Device half, after the decision: words [n, d] plus a share of noise for each report."""
+        return words + self.noise(sampler, reports=len(words))
+
     def noise(self, sampler: Sampler, *, reports: int) -> Words:
-        """Device half, after the decision: one share of noise for each report [n, d]."""
+        """One share of noise for each report [n, d], grid steps."""
         return sampler.gaussian(self.noise_steps, reports=reports, dimension=self.dimension)
+
+    def valid(self, reports: Words) -> Flags:
+        """Server half: which reports [n, d] hold only words up to the limit [n]."""
+        limit = self.word_limit
+        inside: Flags = np.all((reports >= -limit) & (reports <= limit), axis=1)
+        return inside
+
+    def tally(self, reports: Words) -> Integers:
+        """Server half: the sum of valid reports [d]; exact."""
+        sums: Integers = reports.sum(axis=0)
+        return sums
 
     def charge_gdp(self, squared_norm: int) -> float:
         """μ of releasing a value of this squared norm (grid steps²), against the reference.
@@ -289,43 +311,19 @@ class GaussianLinear:
 
         The interval is for the sum of clipped values. The estimate is unbiased for it up to
         `clipping_bias`, by which the interval is wider on both sides.
+
+        Raises:
+            ParameterError: the sums are not of shape [d], or there is no report.
         """
+        if sums.shape != (self.dimension,):
+            raise ParameterError("sums", sums.shape, f"of shape [{self.dimension}]")
+        check_integer("reports", reports, 1, (1 << 53))
         error = self.standard_error(reports)
         return Estimate(
             estimate=tuple(math.ldexp(int(total), self.grid_exponent) for total in sums),
-            standard_error=error,
-            half_width=TWO_SIDED_QUANTILE * error + self.clipping_bias(reports),
+            standard_error=(error,),
+            half_width=(TWO_SIDED_QUANTILE * error + self.clipping_bias(reports),),
         )
-
-
-def mechanism_for(study: Study, asked: Round) -> GaussianLinear:
-    """The mechanism of a round, checked against the study it claims to belong to.
-
-    Raises:
-        ParameterError: the round does not fit the study.
-    """
-    if asked.dimension > study.maximum_dimension:
-        raise ParameterError("dimension", asked.dimension, f"<= {study.maximum_dimension}")
-    if study.horizon and asked.number > study.horizon:
-        raise ParameterError("number", asked.number, f"<= the horizon {study.horizon}")
-    weight = round_weight(
-        sigma=asked.sigma,
-        exponent=asked.grid_exponent,
-        base_sigma=study.base_sigma,
-        base_exponent=study.base_grid_exponent,
-        base_weight=study.base_weight,
-        budget_units=study.budget_units,
-    )
-    if asked.weight != weight:
-        raise ParameterError("weight", asked.weight, f"{weight}, which the noise and grid imply")
-    mechanism = GaussianLinear.of(study, asked)
-    if mechanism.word_limit > asked.word_type.limit:
-        raise ParameterError(
-            "word_type", str(asked.word_type), f"able to hold {mechanism.word_limit}"
-        )
-    if mechanism.word_limit * study.minimum_cohort >= 1 << 63:
-        raise ParameterError("grid_exponent", asked.grid_exponent, "coarser: sums would overflow")
-    return mechanism
 
 
 def squared_norms(words: Words) -> Integers:

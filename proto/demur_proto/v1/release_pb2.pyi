@@ -92,20 +92,28 @@ class Release(_message.Message):
     withheld: Global___Withheld.ValueType
     """Why there are no numbers below; UNSPECIFIED when there are."""
     sums: _builtins.bytes
-    """The exact sums of the words: signed 64-bit little-endian integers."""
-    standard_error: _builtins.float
-    """Standard error of every coordinate, data units."""
-    half_width: _builtins.float
-    """The interval is estimate - half_width to estimate + half_width, data units."""
+    """What the server added up, exactly: signed 64-bit little-endian integers. In a linear round the
+    sums of the words, one for each coordinate; in a histogram what its mechanism counts.
+    """
     confidence: _builtins.float
-    """Probability that the interval covers the estimand, per coordinate."""
+    """Probability that the interval covers the estimand, for each estimate."""
     estimand: Global___Estimand.ValueType
     """What is estimated."""
     guarantee: _builtins.str
     """The study's guarantee in words: unit, neighbour, view and numbers."""
     @_builtins.property
     def estimate(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The estimates in data units, one per coordinate."""
+        """The estimates, one for each coordinate in data units, or one for each category in people."""
+
+    @_builtins.property
+    def standard_error(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Standard errors of the estimates, in their units: one for each, or one that all share."""
+
+    @_builtins.property
+    def half_width(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Each interval is estimate - half_width to estimate + half_width: one for each, or one that all
+        share.
+        """
 
     def __init__(
         self,
@@ -117,8 +125,8 @@ class Release(_message.Message):
         withheld: Global___Withheld.ValueType = ...,
         sums: _builtins.bytes = ...,
         estimate: _abc.Iterable[_builtins.float] | None = ...,
-        standard_error: _builtins.float = ...,
-        half_width: _builtins.float = ...,
+        standard_error: _abc.Iterable[_builtins.float] | None = ...,
+        half_width: _abc.Iterable[_builtins.float] | None = ...,
         confidence: _builtins.float = ...,
         estimand: Global___Estimand.ValueType = ...,
         guarantee: _builtins.str = ...,

@@ -19,6 +19,50 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Randomiser:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RandomiserEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Randomiser.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RANDOMISER_UNSPECIFIED: _Randomiser.ValueType  # 0
+    """Not a randomiser; a histogram that says this is refused."""
+    RANDOMISER_KRR: _Randomiser.ValueType  # 1
+    """k-ary randomised response."""
+    RANDOMISER_SUE: _Randomiser.ValueType  # 2
+    """Symmetric unary encoding."""
+    RANDOMISER_OUE: _Randomiser.ValueType  # 3
+    """Optimised unary encoding."""
+    RANDOMISER_BLH: _Randomiser.ValueType  # 4
+    """Binary local hashing."""
+    RANDOMISER_OLH: _Randomiser.ValueType  # 5
+    """Optimised local hashing."""
+    RANDOMISER_HADAMARD: _Randomiser.ValueType  # 6
+    """Hadamard response."""
+    RANDOMISER_SUBSET: _Randomiser.ValueType  # 7
+    """Subset selection."""
+
+class Randomiser(_Randomiser, metaclass=_RandomiserEnumTypeWrapper):
+    """How a device randomises its category. The words of each are described in docs/protocol.md."""
+
+RANDOMISER_UNSPECIFIED: Randomiser.ValueType  # 0
+"""Not a randomiser; a histogram that says this is refused."""
+RANDOMISER_KRR: Randomiser.ValueType  # 1
+"""k-ary randomised response."""
+RANDOMISER_SUE: Randomiser.ValueType  # 2
+"""Symmetric unary encoding."""
+RANDOMISER_OUE: Randomiser.ValueType  # 3
+"""Optimised unary encoding."""
+RANDOMISER_BLH: Randomiser.ValueType  # 4
+"""Binary local hashing."""
+RANDOMISER_OLH: Randomiser.ValueType  # 5
+"""Optimised local hashing."""
+RANDOMISER_HADAMARD: Randomiser.ValueType  # 6
+"""Hadamard response."""
+RANDOMISER_SUBSET: Randomiser.ValueType  # 7
+"""Subset selection."""
+Global___Randomiser: _TypeAlias = Randomiser  # noqa: Y015
+
 class _WordType:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -27,6 +71,10 @@ class _WordTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WordType.Val
     DESCRIPTOR: _descriptor.EnumDescriptor
     WORD_TYPE_UNSPECIFIED: _WordType.ValueType  # 0
     """Not a word type; a round that says this is refused."""
+    WORD_TYPE_BIT: _WordType.ValueType  # 3
+    """Bits, eight to a byte: the first word of a report is the lowest bit of its first byte. A report
+    fills whole bytes, and the bits left over are zero. For the codes of histograms.
+    """
     WORD_TYPE_INT32: _WordType.ValueType  # 1
     """Signed 32-bit little-endian integers."""
     WORD_TYPE_INT64: _WordType.ValueType  # 2
@@ -37,6 +85,10 @@ class WordType(_WordType, metaclass=_WordTypeEnumTypeWrapper):
 
 WORD_TYPE_UNSPECIFIED: WordType.ValueType  # 0
 """Not a word type; a round that says this is refused."""
+WORD_TYPE_BIT: WordType.ValueType  # 3
+"""Bits, eight to a byte: the first word of a report is the lowest bit of its first byte. A report
+fills whole bytes, and the bits left over are zero. For the codes of histograms.
+"""
 WORD_TYPE_INT32: WordType.ValueType  # 1
 """Signed 32-bit little-endian integers."""
 WORD_TYPE_INT64: WordType.ValueType  # 2
@@ -125,14 +177,27 @@ Global___Linear: _TypeAlias = Linear  # noqa: Y015
 
 @_typing.final
 class Histogram(_message.Message):
-    """Counts over the categories of one feature. Not answered by this version."""
+    """How many people are in each category of one feature. A value that is no category, an integer from
+    0 to categories - 1, counts as nothing: a symbol of its own, outside the domain.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FEATURE_FIELD_NUMBER: _builtins.int
     CATEGORIES_FIELD_NUMBER: _builtins.int
+    MECHANISM_FIELD_NUMBER: _builtins.int
+    EPSILON_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
     categories: _builtins.int
-    """Number of categories; >= 2."""
+    """Number of categories; 2 to 2^18."""
+    mechanism: Global___Randomiser.ValueType
+    """How the category is randomised."""
+    epsilon: _builtins.float
+    """Epsilon of the mechanism, nats; > 0."""
+    size: _builtins.int
+    """Of local hashing the range of the hash, a prime, which is 2 for BLH; of subset selection how many
+    symbols a subset has; unset for the others.
+    """
     @_builtins.property
     def feature(self) -> Global___Feature:
         """The feature whose value is the category."""
@@ -142,10 +207,13 @@ class Histogram(_message.Message):
         *,
         feature: Global___Feature | None = ...,
         categories: _builtins.int = ...,
+        mechanism: Global___Randomiser.ValueType = ...,
+        epsilon: _builtins.float = ...,
+        size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["feature", b"feature"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["categories", b"categories", "feature", b"feature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categories", b"categories", "epsilon", b"epsilon", "feature", b"feature", "mechanism", b"mechanism", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -243,9 +311,13 @@ class Round(_message.Message):
     number: _builtins.int
     """1 for the first round of the study, then consecutive."""
     dimension: _builtins.int
-    """Number of words of a report; >= 1."""
+    """Number of words of a report; >= 1. In a linear round that is the number of coordinates, in a
+    histogram it follows from the mechanism.
+    """
     clip: _builtins.float
-    """The l2 radius that values are clipped to, data units; > 0."""
+    """The l2 radius that values are clipped to, data units; > 0. This and the next three are unset in a
+    histogram.
+    """
     sigma: _builtins.float
     """Noise in the study's view, data units: of one report (LOCAL), of the released sum (AGGREGATE)."""
     grid_exponent: _builtins.int
@@ -255,8 +327,9 @@ class Round(_message.Message):
     not answers with cover. Without this promise values are rounded at random, without bias.
     """
     weight: _builtins.int
-    """What one squared word costs, in the study's budget units. Derived; stated so that every device
-    can check its own arithmetic.
+    """What one squared word of a linear round costs, or one category of a histogram, in the study's
+    budget units. Every device checks it by its own arithmetic: in a linear round it is one exact
+    integer, in a histogram at least what the category costs, and less than 1/1024 more.
     """
     word_type: Global___WordType.ValueType
     """How words are encoded."""

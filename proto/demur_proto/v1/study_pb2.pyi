@@ -123,6 +123,12 @@ class _MechanismFamilyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mecha
     """Not a family; a study that says this is refused."""
     MECHANISM_FAMILY_GAUSSIAN: _MechanismFamily.ValueType  # 1
     """Linear queries on an integer grid with rounded Gaussian noise."""
+    MECHANISM_FAMILY_PURE: _MechanismFamily.ValueType  # 2
+    """Histograms by randomised responses of a finite epsilon. Measure ZCDP, view LOCAL, and a policy
+    other than CLIP.
+    """
+    MECHANISM_FAMILY_MIXED: _MechanismFamily.ValueType  # 3
+    """Both, under the conditions of the second."""
 
 class MechanismFamily(_MechanismFamily, metaclass=_MechanismFamilyEnumTypeWrapper):
     """The family of mechanisms that the rounds of a study may use."""
@@ -131,6 +137,12 @@ MECHANISM_FAMILY_UNSPECIFIED: MechanismFamily.ValueType  # 0
 """Not a family; a study that says this is refused."""
 MECHANISM_FAMILY_GAUSSIAN: MechanismFamily.ValueType  # 1
 """Linear queries on an integer grid with rounded Gaussian noise."""
+MECHANISM_FAMILY_PURE: MechanismFamily.ValueType  # 2
+"""Histograms by randomised responses of a finite epsilon. Measure ZCDP, view LOCAL, and a policy
+other than CLIP.
+"""
+MECHANISM_FAMILY_MIXED: MechanismFamily.ValueType  # 3
+"""Both, under the conditions of the second."""
 Global___MechanismFamily: _TypeAlias = MechanismFamily  # noqa: Y015
 
 class _Policy:
@@ -203,10 +215,13 @@ class Study(_message.Message):
     """Per-device budget in the measure: mu (GDP) or rho in nats (ZCDP); finite, > 0."""
     budget_units: _builtins.int
     """The same budget as the integer T of the filter, below 2^62. Derived from the fields above and
-    base_sigma, base_grid_exponent; stated so that every device can check its own arithmetic.
+    base_sigma, base_grid_exponent; lcm(1, ..., 40) in the family PURE. Stated so that every device
+    can check its own arithmetic.
     """
     base_weight: _builtins.int
-    """The weight W of one squared grid step in a round like the base round; a power of two."""
+    """The weight W of one squared grid step in a round like the base round; a power of two. Unset in
+    the family PURE, like the next two.
+    """
     base_sigma: _builtins.float
     """Noise of the base round in the view, data units; > 0."""
     base_grid_exponent: _builtins.int
@@ -224,7 +239,7 @@ class Study(_message.Message):
     delta: _builtins.float
     """The guarantee in (epsilon, delta) terms, zero-out: delta, between 0 and 1."""
     maximum_dimension: _builtins.int
-    """Number of coordinates of one report at most, over all rounds; >= 1."""
+    """Number of coordinates, or of categories, of one answer at most, over all rounds; >= 1."""
     def __init__(
         self,
         *,

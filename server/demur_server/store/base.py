@@ -27,7 +27,7 @@ class Totals:
 
     reports: int
     conflicts: int  #: reports refused as CONFLICT while it was open
-    sums: Integers  #: exact sums of what its reports add [s]; empty once its release is kept
+    sums: Integers  #: what the tallies add up to, exactly [s]; empty once its release is kept
     closed: bool
 
 
@@ -38,8 +38,8 @@ class Batch:
     report_ids: list[bytes]  #: 16 bytes each
     digests: list[bytes]  #: HMACs of the payloads under the round's key, 16 bytes each
     devices: list[bytes]  #: who sent each, 16 bytes each
-    words: Words  #: [n, d]
-    tally: Callable[[Words], Integers]  #: rows [n, d] to what they add to the sums [s]
+    words: Words  #: of the reports [n, w]
+    tally: Callable[[Words], Integers]  #: what some of these rows add to the sums [s]
     capacity: int  #: reports of the round, in all, before 64-bit sums could overflow
 
 

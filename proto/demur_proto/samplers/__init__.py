@@ -1,0 +1,1 @@
+"""Exact samplers: integers whose law is certified, drawn from uniform bits."""

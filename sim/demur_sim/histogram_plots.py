@@ -1,0 +1,136 @@
+"""The picture of histograms: counts by category beside the truth, and every round's error."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, StrMethodFormatter
+
+from demur_sim.histogram_results import HistogramResult
+from demur_sim.plots import ACTIVE, INCHES, RELEASED, TRUTH, WORST, heading
+
+NAMES = {
+    "krr": "k-ary randomised response",
+    "sue": "symmetric unary encoding",
+    "oue": "optimised unary encoding",
+    "blh": "binary local hashing",
+    "olh": "optimised local hashing",
+    "hadamard": "Hadamard response",
+    "subset": "subset selection",
+}
+
+
+def draw(result: HistogramResult, path: Path) -> None:
+    """Draw a finished run into a PNG file, a column for each mechanism.
+
+    Above: people per round in each category, averaged over the rounds, with the interval that the
+    released ones imply, and the truth over everyone and over the people who contributed; the scale is
+    logarithmic, but linear around zero, since estimates of rare categories may be negative. Below: root mean squared error of every
+    round over its categories against the people who contributed, beside theory, and beside theory
+    where everyone pays for every round.
+
+    Args:
+        result: what to draw.
+        path: of the PNG.
+    """
+    shown = result.side_by_side
+    figure = Figure(figsize=INCHES, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, len(shown), sharey="row", squeeze=False)
+    for axes, each in zip(above, shown, strict=True):
+        _categories(axes, each)
+    for axes, each in zip(below, shown, strict=True):
+        _errors(axes, each)
+    for axes in (above[0], below[0]):
+        axes.legend(loc="upper right", fontsize=8, framealpha=0.9)
+    above[0].set_ylabel("people per round")
+    below[0].set_ylabel("root mean squared error, people")
+    figure.suptitle(heading(result))
+    figure.savefig(path, dpi=110)
+
+
+def _categories(axes: Axes, result: HistogramResult) -> None:
+    released = ~np.isnan(result.estimates[:, 0])
+    rounds = max(1, int(released.sum()))
+    ranks = np.arange(1, result.scenario.categories + 1)
+    means = {
+        name: values[released].sum(axis=0) / rounds
+        for name, values in (
+            ("estimate", result.estimates),
+            ("everyone", result.truth),
+            ("active", result.active_truth),
+        )
+    }
+    half = np.sqrt((result.half_widths[released] ** 2).sum(axis=0)) / rounds
+    order = np.argsort(-means["everyone"], kind="stable")
+    everyone, active, estimate = (means[name][order] for name in ("everyone", "active", "estimate"))
+    half = half[order]
+    exponent = math.ceil(math.log10(max(1.0, half.max())))  # linear as far as intervals reach
+    top = max(exponent + 1, math.ceil(math.log10(max(1.0, everyone.max(), result.sigma))))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_yscale("symlog", linthresh=10.0**exponent, linscale=1.5)
+    axes.set_yticks([-(10.0**exponent), 0.0, *(10.0**tick for tick in range(exponent, top + 1))])
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(-1.5 * 10.0**exponent, 3.0 * 10.0**top)  # room for the legend
+    axes.axhline(0.0, color=TRUTH, linewidth=0.5)
+    axes.plot(ranks, everyone, color=TRUTH, linewidth=1.0, label="truth (everyone)")
+    axes.plot(ranks, active, color=ACTIVE, linewidth=1.0, label="truth (people who contributed)")
+    axes.errorbar(
+        ranks,
+        estimate,
+        yerr=half,
+        fmt=".",
+        color=RELEASED,
+        ecolor=(RELEASED, 0.35),
+        markersize=5,
+        linewidth=1.0,
+        label=f"mean of {rounds} rounds, with its 95 % interval",
+    )
+    axes.axhline(
+        result.sigma,
+        color=WORST,
+        linewidth=1.0,
+        linestyle="--",
+        label=f"standard error of one round: {result.sigma:,.0f}",
+    )
+    axes.set_xlabel("category, the most frequent first")
+    name = NAMES[result.scenario.mechanism]
+    answer = f"ε = {result.query.epsilon:.3f} an answer, reports of {result.report_bytes} B"
+    _finish(axes, f"{name}: {answer}")
+
+
+def _errors(axes: Axes, result: HistogramResult) -> None:
+    numbers = np.arange(1, len(result.releases) + 1)
+    measured = np.sqrt(((result.estimates - result.active_truth) ** 2).mean(axis=1))
+    theory = np.sqrt((result.theory**2).mean(axis=1))
+    axes.plot(numbers, measured, ".", color=RELEASED, markersize=4, label="measured")
+    axes.plot(numbers, theory, color=TRUTH, linewidth=1.0, label="theory")
+    axes.plot(
+        numbers,
+        np.full(len(numbers), result.worst_case_sigma),
+        color=WORST,
+        linewidth=1.0,
+        linestyle="--",
+        label="theory, everyone pays for every round",
+    )
+    axes.set_ylim(0, 1.3 * result.worst_case_sigma)  # room for the legend
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("round")
+    if not result.answered_rounds:
+        _finish(axes, "nothing was released")
+        return
+    _finish(
+        axes,
+        f"error {result.active_rmse:,.0f}, theory {result.theory_rmse:,.0f}; "
+        f"in the worst case {result.worst_case_sigma:,.0f}",
+    )
+
+
+def _finish(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,237 @@
+"""What a run of histograms found, how far off it is, and what the same promise costs otherwise."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from demur_proto.arrays import Values
+from demur_proto.guarantee import Guarantee
+from demur_proto.histograms import epsilon_for_answers
+from demur_proto.mechanisms.categorical import Categorical
+from demur_proto.mechanisms.of_round import (
+    guarantee_for,
+    randomiser_of,
+    report_length_of,
+    weight_of,
+    word_type_of,
+)
+from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.study import Study
+from demur_sim.results import Result, number
+from demur_sim.scenario import Scenario
+
+SHOWN = 10  #: categories in the summary, the largest first
+SIMULATED = (
+    " This run is simulated: its randomness follows from a seed, not from the cryptographic source "
+    "that the statement rests on, so it describes the design and protects nobody."
+)
+
+
+def query_of(scenario: Scenario, study: Study, *, answers: int | None = None) -> Histogram:
+    """What a scenario's rounds ask, in the first period; the others differ in that only.
+
+    Args:
+        scenario: a histogram.
+        study: the contract; it says what the devices can spend.
+        answers: how many answers with a category fit each device; by default the scenario's budget.
+
+    Raises:
+        ParameterError: the categories or the answers are outside the mechanism's range.
+    """
+    mechanism = Randomiser(scenario.mechanism)
+    epsilon = epsilon_for_answers(
+        study,
+        mechanism=mechanism,
+        categories=scenario.categories,
+        answers=scenario.budget if answers is None else answers,
+    )
+    return Histogram(
+        feature=Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1}),
+        categories=scenario.categories,
+        mechanism=mechanism,
+        epsilon=epsilon,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class HistogramResult(Result):
+    """A finished run of counts by category; the data unit is people.
+
+    Theory, here, is the standard error that the mechanism has at the true counts of those who
+    contributed.
+    """
+
+    query: Histogram  #: of the first round
+    beside: "HistogramResult | None" = None  #: the same people in a study with another mechanism
+
+    @property
+    def side_by_side(self) -> Sequence["HistogramResult"]:
+        """This result, and the one beside it if there is one."""
+        return (self,) if self.beside is None else (self, self.beside)
+
+    @cached_property
+    def mechanism(self) -> Categorical:
+        """The mechanism of every round."""
+        return randomiser_of(self.query)
+
+    @cached_property
+    def active_truth(self) -> Values:
+        """Simulator's truth: how many contributed each category [rounds, k]."""
+        return np.array(self.aftermath.contributed, dtype=np.float64)
+
+    @property
+    def sigma(self) -> float:
+        """Standard error of the count of a category that nobody contributes."""
+        return _empty_error(self.mechanism, self.devices)
+
+    @cached_property
+    def worst_case_query(self) -> Histogram:
+        """What could be asked if everyone paid for every round, at the same guarantee."""
+        return query_of(self.scenario, self.study.value, answers=len(self.releases))
+
+    @cached_property
+    def worst_case_sigma(self) -> float:
+        """The standard error `sigma` of that."""
+        return _empty_error(randomiser_of(self.worst_case_query), self.devices)
+
+    @property
+    def worst_case_rounds(self) -> int:
+        """How many rounds everyone can pay for at the noise of this run."""
+        study = self.study.value
+        return min(len(self.releases), study.budget_units // weight_of(study, self.query))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised to whom."""
+        return guarantee_for(self.study.value, self.query)
+
+    @property
+    def report_bytes(self) -> int:
+        """The size of one report."""
+        words = report_length_of(self.query)
+        return word_type_of(self.study.value, self.query).report_bytes(words)
+
+    @cached_property
+    def theory(self) -> Values:
+        """The standard error of every count in theory [rounds, k]."""
+        counted = [max(1, release.reports) for release in self.releases]
+        frequencies = self.mechanism.frequencies
+        nobody, all_of_them = (
+            np.array([[frequencies.variance(share * n, reports=n)] for n in counted])
+            for share in (0.0, 1.0)
+        )
+        reports = np.array(counted, dtype=np.float64)[:, None]
+        # The variance is linear in the count.
+        variance: Values = nobody + self.active_truth / reports * (all_of_them - nobody)
+        return np.sqrt(variance)
+
+    @property
+    def active_rmse(self) -> float:
+        """Root mean squared error against those who contributed, over rounds and categories."""
+        return self._root_mean_square(self.estimates - self.active_truth)
+
+    @property
+    def theory_rmse(self) -> float:
+        """What theory says of it."""
+        return self._root_mean_square(np.where(np.isnan(self.estimates), math.nan, self.theory))
+
+    @property
+    def coverage(self) -> float:
+        """How many of the released intervals hold the count of those who contributed."""
+        if not self.answered_rounds:
+            return math.nan
+        released = ~np.isnan(self.estimates)
+        held = np.abs(self.estimates - self.active_truth) <= self.half_widths
+        return float(held[released].mean())
+
+    @property
+    def simulated(self) -> str:
+        """Why the run itself protects nobody."""
+        return SIMULATED
+
+    def totals(self) -> list[dict[str, float]]:
+        """Each category over all rounds that published numbers, the largest estimates first."""
+        if not self.answered_rounds:
+            return []
+        released = ~np.isnan(self.estimates[:, 0])
+        estimates = self.estimates[released].sum(axis=0)
+        errors = np.sqrt((self.standard_errors[released] ** 2).sum(axis=0))
+        everyone = self.truth[released].sum(axis=0)
+        active = self.active_truth[released].sum(axis=0)
+        return [
+            {
+                "category": category,
+                "estimate": float(estimates[category]),
+                "standard_error": float(errors[category]),
+                "simulator_truth_everyone": float(everyone[category]),
+                "simulator_truth_active": float(active[category]),
+            }
+            for category in np.argsort(-estimates, kind="stable").tolist()
+        ]
+
+    def details(self) -> dict[str, Any]:
+        """What the summary says besides."""
+        return {
+            "budget": {
+                "value": self.scenario.budget,
+                "measure": str(self.study.value.measure),
+                "unit": "answers with a category",
+            },
+            **self._comparable(),
+            "totals": self.totals()[:SHOWN],
+            "beside": None if self.beside is None else self.beside._comparison(),
+        }
+
+    def study_details(self) -> dict[str, Any]:
+        """What `study.json` says besides."""
+        study = self.study.value
+        return {
+            "maximum_dimension": study.maximum_dimension,
+            "mechanism": str(self.query.mechanism),
+            "categories": self.query.categories,
+            "epsilon_per_answer": self.query.epsilon,
+            "weight": weight_of(study, self.query),
+            "per_report_epsilon": self.guarantee.per_report_epsilon,
+            "per_report_pair_epsilon": self.guarantee.per_report_pair_epsilon,
+        }
+
+    def _comparable(self) -> dict[str, Any]:
+        return {
+            "mechanism": {
+                "name": str(self.query.mechanism),
+                "categories": self.query.categories,
+                "epsilon_per_answer": self.query.epsilon,
+                "report_bytes": self.report_bytes,
+            },
+            "worst_case": {
+                "epsilon_per_answer": self.worst_case_query.epsilon,
+                "standard_error": self.worst_case_sigma,
+                "ratio": self.worst_case_sigma / self.sigma,
+            },
+            "simulator_truth": {
+                "exhausted_fraction": self.exhausted_fraction,
+                "rmse_active": number(self.active_rmse),
+                "rmse_theory": number(self.theory_rmse),
+                "error_over_theory": number(self.active_rmse / self.theory_rmse),
+                "coverage": number(self.coverage),
+            },
+        }
+
+    def _comparison(self) -> dict[str, Any]:
+        """What a summary says of the result beside."""
+        return {
+            **self._comparable(),
+            "sigma": self.sigma,
+            "rmse": number(self.rmse),
+            "reports_per_s": self.reports_per_s,
+            "releases_sha256": self.releases_sha256,
+        }
+
+
+def _empty_error(mechanism: Categorical, reports: int) -> float:
+    """Standard error of the count of a category that none of so many reports is about."""
+    return math.sqrt(mechanism.frequencies.variance(0.0, reports=reports))

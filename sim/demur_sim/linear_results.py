@@ -1,0 +1,117 @@
+"""What a run of linear questions found, and what the same promise costs otherwise."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from demur_proto.arrays import Values
+from demur_proto.guarantee import Guarantee, guarantee_of
+from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
+from demur_proto.study import Study, View
+from demur_sim.results import Result
+from demur_sim.simulation import study_of
+
+SIMULATED = (
+    " This run is simulated: its noise is seeded floating point, not the exact noise that the "
+    "statement rests on, so it describes the design and protects nobody."
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LinearResult(Result):
+    """A finished run of sums."""
+
+    @cached_property
+    def mechanism(self) -> GaussianLinear:
+        """The mechanism of every round."""
+        return self._mechanism(self.study.value)
+
+    @cached_property
+    def active_truth(self) -> Values:
+        """Simulator's truth: the sums over those who contributed [rounds, d], data units."""
+        return np.ldexp(
+            np.array(self.aftermath.contributed, dtype=np.float64), self.scenario.grid_exponent
+        )
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of a released sum, data units."""
+        return self.mechanism.standard_error(self.devices)
+
+    @cached_property
+    def local_sigma(self) -> float:
+        """The same in view `local`, for the same guarantee and budget, data units."""
+        return self._mechanism(self._study(view=View.LOCAL)).standard_error(self.devices)
+
+    @cached_property
+    def worst_case_sigma(self) -> float:
+        """The same where everyone pays for every round, for the same guarantee, data units."""
+        study = self._study(answers=len(self.releases))
+        exponent = self.scenario.grid_exponent
+        if study.noise_shares > 1:  # fewer answers need less noise, and that a finer grid
+            share = study.base_sigma / math.sqrt(study.noise_shares)
+            exponent = min(exponent, math.floor(math.log2(share / FEWEST_NOISE_STEPS)))
+        return self._mechanism(study, grid_exponent=exponent).standard_error(self.devices)
+
+    @property
+    def worst_case_rounds(self) -> int:
+        """How many rounds everyone can pay for at the noise of this run."""
+        study = self.study.value
+        full = study.base_weight * self.mechanism.squared_radius
+        return min(len(self.releases), study.budget_units // full)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised to whom."""
+        return guarantee_of(self.study.value, per_report_mu=self.mechanism.report_mu)
+
+    @property
+    def simulated(self) -> str:
+        """Why the run itself protects nobody."""
+        return SIMULATED
+
+    def details(self) -> dict[str, Any]:
+        """What the summary says besides."""
+        return {
+            "local_sigma": self.local_sigma,
+            "budget": {
+                "value": self.scenario.budget,
+                "measure": str(self.study.value.measure),
+                "unit": "answers at the full clip",
+            },
+            "simulator_truth": {"exhausted_fraction": self.exhausted_fraction},
+        }
+
+    def study_details(self) -> dict[str, Any]:
+        """What `study.json` says besides."""
+        study = self.study.value
+        return {
+            "base_weight": study.base_weight,
+            "base_sigma": study.base_sigma,
+            "base_grid_exponent": study.base_grid_exponent,
+            "share_sigma": self.mechanism.share_sigma,
+            "per_report_mu": self.guarantee.per_report_mu,
+        }
+
+    def _study(self, *, answers: int | None = None, view: View | None = None) -> Study:
+        """An alternative to this run's study, at the same guarantee."""
+        return study_of(
+            self.scenario,
+            devices=self.devices,
+            answers=answers,
+            view=view,
+            horizon=len(self.releases),
+        )
+
+    def _mechanism(self, study: Study, *, grid_exponent: int | None = None) -> GaussianLinear:
+        return GaussianLinear(
+            dimension=self.truth.shape[1],
+            clip=self.scenario.clip,
+            grid_exponent=study.base_grid_exponent if grid_exponent is None else grid_exponent,
+            sigma=study.base_sigma,
+            shares=study.noise_shares,
+            on_grid=self.scenario.on_grid,
+        )

@@ -1,0 +1,106 @@
+"""What a person reads when a run has ended."""
+
+from pathlib import Path
+
+from demur_proto.outward import text_up
+from demur_proto.study import View
+from demur_sim.histogram_results import HistogramResult
+from demur_sim.linear_results import LinearResult
+from demur_sim.results import Result
+
+LARGEST = 3  #: categories shown, added up over all rounds
+
+
+def report(result: Result, folder: Path) -> str:
+    """A run in a few lines of at most 100 characters.
+
+    Args:
+        result: what to tell of.
+        folder: where its files are.
+    """
+    study = result.study.value
+    promise = (
+        f"({text_up(study.epsilon)}, {text_up(study.delta)}), unit one device, "
+        f"neighbour zero-out, view {study.view}"
+    )
+    rows = {"guarantee": promise if result.is_private else "none: a refusal shows in the silence"}
+    if isinstance(result, LinearResult):
+        rows |= _sums(result)
+    elif isinstance(result, HistogramResult):
+        rows |= _counts(result)
+    rows |= {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
+    size = f"{result.devices:,} devices, {len(result.releases)} rounds"
+    lines = [
+        result.scenario.title or result.scenario.name,
+        f"  {size}, fidelity {result.fidelity}, seed {result.seed}",
+        *(f"  {label:15}  {text}" for label, text in rows.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _sums(result: LinearResult) -> dict[str, str]:
+    noise = f"standard error {result.sigma:,.1f} of a released sum"
+    if result.study.value.view is not View.LOCAL:
+        noise += f" (view local would need {result.local_sigma:,.0f})"
+    missing = len(result.releases) - result.answered_rounds
+    error = f"{result.rmse:,.1f} with a filter on each device"
+    if missing:
+        error += f" (over the rounds released; {missing} were withheld)"
+    rows = {
+        "noise": noise,
+        "answered rounds": _answered(result),
+        "error (RMSE)": f"{error}, {result.worst_case_sigma:,.1f} in the worst case for all rounds",
+        "simulated": "with seeded noise, so the run itself protects nobody",
+        "refused once": _refused(result),
+        "took": f"{result.wall_s:.1f} s",
+    }
+    if result.mechanism.shares > 1:
+        alone = text_up(result.mechanism.report_mu, digits=2)
+        rows["trusted"] = f"the collector: one report on its own is only {alone}-GDP"
+    return rows
+
+
+def _counts(result: HistogramResult) -> dict[str, str]:
+    rows: dict[str, str] = {}
+    for each in result.side_by_side:
+        query = each.query
+        rows[f"{query.mechanism}: noise"] = (
+            f"standard error {each.sigma:,.0f} of a count "
+            f"(epsilon {query.epsilon:.3f} an answer, {_bytes(each.report_bytes)} a report)"
+        )
+        if not each.answered_rounds:
+            rows[f"{query.mechanism}: error"] = "nothing was released"
+            continue
+        rows[f"{query.mechanism}: error"] = (
+            f"{each.active_rmse:,.0f} (RMSE of active people), in theory {each.theory_rmse:,.0f}; "
+            f"{each.worst_case_sigma:,.0f} in the worst case"
+        )
+        rows[f"{query.mechanism}: held"] = (
+            f"{each.coverage:.1%} of the intervals hold the active people, those who contributed"
+        )
+    if result.answered_rounds:
+        rows["largest totals (truth)"] = ", ".join(
+            f"{row['category']:.0f}: {row['estimate']:,.0f} ({row['simulator_truth_everyone']:,.0f})"
+            for row in result.totals()[:LARGEST]
+        )
+    return rows | {
+        "answered rounds": _answered(result),
+        "simulated": "with seeded randomness, so the run itself protects nobody",
+        "refused once": _refused(result),
+        "took": f"{sum(each.wall_s for each in result.side_by_side):.1f} s",
+    }
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def _answered(result: Result) -> str:
+    return (
+        f"{result.answered_rounds} with a filter on each device, "
+        f"{result.worst_case_rounds} in the worst case at the same noise"
+    )
+
+
+def _refused(result: Result) -> str:
+    return f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)"

@@ -1,0 +1,134 @@
+"""The files that keep a run."""
+
+import csv
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from demur_proto.errors import DataError
+from demur_proto.release import Withheld
+from demur_sim.histogram_results import HistogramResult
+from demur_sim.linear_results import LinearResult
+from demur_sim.results import Result
+
+NUMBERS = ("estimate", "standard_error", "low", "high")
+TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
+
+
+def save(result: Result, folder: Path) -> None:
+    """Write a run's files: all aside, then each renamed, `summary.json` last.
+
+    A folder without `summary.json` holds no whole result. An earlier result stays whole while the
+    new one is computed and written aside; its `summary.json` goes before the first file is
+    replaced, so that no summary ever stands beside another run's files.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    files: dict[str, Callable[[Path], None]] = {
+        "releases.csv": lambda path: _write_releases(result, path),
+        "study.json": lambda path: _write_json(_study_json(result), path),
+        "plot.png": lambda path: _draw(result, path),
+        "summary.json": lambda path: _write_json(result.summary(), path),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
+            for name, write in files.items():
+                write(Path(aside) / name)
+            with _alone_in(folder):
+                (folder / "summary.json").unlink(missing_ok=True)
+                for name in files:
+                    (Path(aside) / name).replace(folder / name)
+    except OSError as error:
+        where = error.filename2 or error.filename or folder
+        raise DataError(f"cannot write results to {where}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other runs from replacing files in the same folder meanwhile."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)  # and so unlock
+
+
+def _draw(result: Result, path: Path) -> None:
+    from demur_sim import histogram_plots, plots  # matplotlib takes a while to load
+
+    if isinstance(result, HistogramResult):
+        histogram_plots.draw(result, path)
+    elif isinstance(result, LinearResult):
+        plots.draw(result, path)
+
+
+def _write_json(content: dict[str, Any], path: Path) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _write_releases(result: Result, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        if isinstance(result, HistogramResult):
+            rows.writerow(
+                ["number", "mechanism", "category", "reports", "withheld", *NUMBERS, *TRUTHS]
+            )
+            for each in result.side_by_side:
+                for row, release in enumerate(each.releases):
+                    for category in range(each.query.categories):
+                        about = (release.number, each.query.mechanism, category)
+                        counted = (release.reports, release.withheld)
+                        rows.writerow([*about, *counted, *_numbers(each, row, category)])
+            return
+        rows.writerow(["number", "coordinate", "reports", "withheld", "sum", *NUMBERS, *TRUTHS])
+        for row, release in enumerate(result.releases):
+            for coordinate in range(result.truth.shape[1]):
+                counted = (release.reports, release.withheld)
+                total = release.sums[coordinate] if release.sums else ""
+                numbers = _numbers(result, row, coordinate)
+                rows.writerow([release.number, coordinate, *counted, total, *numbers])
+
+
+def _numbers(result: Result, row: int, column: int) -> list[object]:
+    """What one round says of one coordinate or category, beside the truth."""
+    numbers: list[object] = [""] * len(NUMBERS)
+    if result.releases[row].withheld is Withheld.NOTHING:
+        estimate, half = result.estimates[row, column], result.half_widths[row, column]
+        error = result.standard_errors[row, column]
+        numbers = [estimate, error, estimate - half, estimate + half]
+    return [*numbers, "S_active", result.truth[row, column], result.active_truth[row, column]]
+
+
+def _study_json(result: Result) -> dict[str, Any]:
+    study = result.study.value
+    return {
+        "name": study.name,
+        "hash": result.study.hash.hex(),
+        "definition": result.study.definition.hex(),
+        "unit": "device",
+        "neighbour": "zero-out",
+        "view": str(study.view),
+        "measure": str(study.measure),
+        "mechanism_family": str(study.mechanism_family),
+        "budget": study.budget,
+        "budget_units": study.budget_units,
+        "policy": str(study.policy),
+        "epsilon": study.epsilon,
+        "delta": study.delta,
+        "minimum_cohort": study.minimum_cohort,
+        "dishonest": study.dishonest,
+        "horizon": study.horizon,
+        **result.study_details(),
+        "sampler": result.scenario.sampler,
+        "refusal": str(result.scenario.refusal),
+        "statement": result.statement,
+    }

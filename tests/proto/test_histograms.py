@@ -1,0 +1,166 @@
+"""How many answers with a category fit, exactly as designed."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from demur_client.filters import Filter
+from demur_proto.definition import define_study, read_study
+from demur_proto.errors import ParameterError
+from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.mechanisms.of_round import randomiser_of, weight_of
+from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.study import MechanismFamily, Policy, Study, View, design_study
+
+STUDY = design_histogram_study(
+    name="x", epsilon=1.0, delta=1e-6, minimum_cohort=10, categories=1000
+)
+
+
+def weight(study: Study, mechanism: Randomiser, categories: int, epsilon: float) -> int:
+    feature = Feature(name="any")
+    return weight_of(
+        study,
+        Histogram(feature=feature, categories=categories, mechanism=mechanism, epsilon=epsilon),
+    )
+
+
+@settings(max_examples=12)
+@given(
+    target=st.floats(0.1, 8.0),
+    mechanism=st.sampled_from(Randomiser),
+    categories=st.sampled_from([2, 3, 64, 1000]),
+    answers=st.one_of(st.integers(1, 40), st.integers(1, 100_000)),
+    policy=st.sampled_from([Policy.SKIP, Policy.RETIRE]),
+)
+def test_so_many_answers_fit_at_the_largest_epsilon_and_not_one_more(
+    target: float, mechanism: Randomiser, categories: int, answers: int, policy: Policy
+) -> None:
+    study = design_histogram_study(
+        name="x",
+        epsilon=target,
+        delta=1e-6,
+        minimum_cohort=10,
+        categories=1000,
+        policy=policy,
+    )
+
+    epsilon = epsilon_for_answers(
+        study, mechanism=mechanism, categories=categories, answers=answers
+    )
+
+    cost = weight(study, mechanism, categories, epsilon)
+    assert answers * cost <= study.budget_units
+    if epsilon < 50:
+        dearer = weight(study, mechanism, categories, math.nextafter(epsilon, math.inf))
+        assert answers * dearer > study.budget_units
+        assert (answers + 1) * cost > study.budget_units
+        if answers <= 40:
+            mine = Filter.of(study)
+            given_ = [mine.try_spend(1, weight=cost) for _ in range(answers + 1)]
+            assert given_ == [True] * answers + [False]
+            assert mine.try_spend(0, weight=cost)  # nobody pays for no category
+    assert read_study(define_study(study).definition).value == study
+
+
+def test_the_same_answers_cost_a_mixed_study_the_same() -> None:
+    mixed = design_study(
+        name="x",
+        epsilon=1.0,
+        delta=1e-6,
+        answers=7,
+        minimum_cohort=10,
+        measure=STUDY.measure,
+        view=View.LOCAL,
+        mechanism_family=MechanismFamily.MIXED,
+        maximum_dimension=64,
+    )
+
+    epsilons = [
+        epsilon_for_answers(study, mechanism=Randomiser.OUE, categories=64, answers=10)
+        for study in (STUDY, mixed)
+    ]
+
+    # Its budget is smaller by what the Gaussian sampler may add to δ, which is next to nothing.
+    assert epsilons[1] == pytest.approx(epsilons[0], rel=1e-9)
+
+
+def test_twice_the_answers_cost_half_each() -> None:
+    ten, twenty = (
+        epsilon_for_answers(STUDY, mechanism=Randomiser.KRR, categories=64, answers=answers)
+        for answers in (10, 20)
+    )
+
+    costs = [
+        randomiser_of(
+            Histogram(
+                feature=Feature(name="any"),
+                categories=64,
+                mechanism=Randomiser.KRR,
+                epsilon=epsilon,
+            )
+        ).charge_zcdp(1)
+        for epsilon in (ten, twenty)
+    ]
+    assert costs[0] == pytest.approx(2 * costs[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("answers", 0),
+        ("answers", 10**15),  # at less than 1e-6 each
+        ("answers", 1.0),
+        ("categories", 1),
+        ("categories", 1001),
+        ("mechanism", "oue"),
+    ],
+)
+def test_what_no_epsilon_could_do_is_refused(name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {"mechanism": Randomiser.OUE, "categories": 64, "answers": 10}
+
+    with pytest.raises(ParameterError, match=f"{name} must be ") as caught:
+        epsilon_for_answers(STUDY, **{**arguments, name: value})
+
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_gaussian_study_has_no_epsilon_for_histograms() -> None:
+    study = design_study(name="x", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=10)
+
+    with pytest.raises(ParameterError, match="query must be linear"):
+        epsilon_for_answers(study, mechanism=Randomiser.OUE, categories=64, answers=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epsilon", 0.0), ("delta", 1.0), ("categories", 1), ("policy", Policy.CLIP), ("name", "")],
+)
+def test_designs_outside_their_range_are_refused(name: str, value: Any) -> None:
+    arguments: dict[str, Any] = {
+        "name": "x",
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "minimum_cohort": 10,
+        "categories": 64,
+    }
+
+    with pytest.raises(ParameterError, match=name):
+        design_histogram_study(**{**arguments, name: value})
+
+
+def test_an_ordinary_design_with_histograms_only_is_made_elsewhere() -> None:
+    with pytest.raises(ParameterError, match="mechanism_family must be gaussian or mixed"):
+        design_study(
+            name="x",
+            epsilon=1.0,
+            delta=1e-6,
+            answers=3,
+            minimum_cohort=10,
+            mechanism_family=MechanismFamily.PURE,
+        )
+    assert replace(STUDY, maximum_dimension=2).mechanism_family is MechanismFamily.PURE
