@@ -24,6 +24,7 @@ NEEDED = (
     "demur_proto/v1/*_pb2.pyi",
     "demur_server/store/migrations/versions/v*.py",
     "demur_sim/datasets/cdnow.csv.gz",
+    "demur_sim/datasets/digits-*.idx.gz",
     "demur_sim/scenarios/*.toml",
 )
 NEVER = ("*/tests/*", "*/test_*.py", "*/conftest.py")

@@ -63,10 +63,15 @@ from demur_proto.mechanisms import (
     unary,
 )
 from demur_proto.mechanisms import discrete_gaussian as discrete_gaussian_mechanism
+from demur_proto.models import base as model_base
+from demur_proto.models import cross_entropy, examples, hidden_layer, layers, products, softmax
+from demur_proto.models import definition as model_definition
+from demur_proto.models import features as feature_maps
 from demur_proto.samplers import discrete_gaussian as discrete_gaussian_sampler
 from demur_proto.samplers import discrete_laplace as discrete_laplace_sampler
 from demur_proto.samplers import exact, rounded_gaussian, rounded_laplace
 from demur_proto.study import Measure, MechanismFamily, Policy, View
+from demur_sim.datasets import dealing, labelled
 
 MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
@@ -78,6 +83,8 @@ MODULES: tuple[ModuleType, ...] = (
     *(baseline_filters, budget, charges, filters, odometers),
     *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
     rounded_laplace,
+    *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
+    *(products, softmax, dealing, labelled),
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -144,6 +151,9 @@ LINEAR = round.Linear(
     grid_exponent=-7,
     on_grid=True,
 )
+GRADIENT = round.Gradient(
+    model_hash=bytes(32), dimension=1, clip=1.0, sigma=STUDY.base_sigma, grid_exponent=-15
+)
 ROUND = asking.round_of(DEFINED, LINEAR, number=1)
 HISTOGRAMS = histograms.design_histogram_study(
     name="all of it", epsilon=1.0, delta=1e-6, minimum_cohort=1000, categories=64, horizon=546
@@ -195,6 +205,18 @@ EXAMPLES: dict[str, Example] = {
     "accuracy.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
     "accuracy.supremum_radius": example(dimension=3, failure=0.1),
     "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
+    "asking.next_gradient": example(
+        study=DEFINED,
+        model_hash=bytes(32),
+        number=1,
+        dimension=1,
+        clip=1.0,
+        sigma=20.0,
+        grid_exponent=-15,
+        answer_after_ms=0,
+        close_unix_ms=0,
+        signed=["grid_exponent"],
+    ),
     "asking.next_histogram": example(
         study=define_study(HISTOGRAMS),
         feature=FEATURE,
@@ -295,6 +317,7 @@ EXAMPLES: dict[str, Example] = {
     "round.Feature": example(
         name="x", parameters={"a": 1.0}, signed=["parameters"], aliases={"parameters": "a"}
     ),
+    "round.Gradient": example(**fields(GRADIENT), signed=["grid_exponent"]),
     "round.Histogram": example(feature=FEATURE, **HISTOGRAM, size=3),
     "round.Linear": example(**fields(LINEAR), signed=["grid_exponent"]),
     "round.Round": example(**fields(ROUND)),
@@ -559,13 +582,72 @@ EXAMPLES |= {
     "privunit.PrivUnit.pair_renyi": example(on=priv_unit, order=2.0),
 }
 
+LABELS = np.array([0, 1, 1])
+THREE = examples.Examples.one_each(np.zeros((3, 2)), LABELS)
+LABELLED = labelled.Labelled(examples=np.zeros((3, 2)), labels=LABELS)
+IMAGE: dict[str, Any] = {"height": 4, "width": 8, "white": 255.0}
+EXAMPLES |= {
+    "base.check_sizes": example(parameters=6, inputs=2, classes=2),
+    "softmax.Softmax": example(inputs=2, classes=2),
+    "hidden_layer.HiddenLayer": example(inputs=2, hidden=3, classes=2),
+    "definition.Module": example(path="a:b", inputs=2, classes=2, parameters=6),
+    "features.Pixels": example(**IMAGE),
+    "features.OrientedGradients": Example(
+        valid={**IMAGE, "cell": 2, "bins": 9, "block": 1, "cap": 0.5, "signed": False}
+    ),
+    "examples.Examples.of_people": example(on=lambda: THREE, start=0, stop=1),
+    "dealing.deal_equally": example(examples=3, per_person=2, rng=np.random.default_rng(1)),
+    "dealing.deal_skewed": example(
+        labels=LABELS, per_person=2, alpha=0.5, rng=np.random.default_rng(1)
+    ),
+    "labelled.Labelled.split": example(
+        on=lambda: LABELLED, held_out=1, rng=np.random.default_rng(1)
+    ),
+    "labelled.LabelledData": example(name="three", train=LABELLED, test=LABELLED, classes=2),
+}
+
 SAMPLERS = "makes large tables or draws; tests/proto/samplers gives it wrong numbers"
 
 TABLES = "makes large tables; tests/proto/mechanisms gives it wrong numbers"
 
 DRAWS = "draws as much as it is asked for; tests/proto/mechanisms gives it wrong numbers"
 
+ARRAYS = "takes arrays, of which any may be wrong; its own tests give them"
+
 ELSEWHERE = {
+    **{
+        f"{owner}.{method}": ARRAYS
+        for owner in ("softmax.Softmax", "hidden_layer.HiddenLayer")
+        for method in ("gradients", "clipped_sum", "predict", "errors")
+    },
+    "softmax.Softmax.initial": "draws",
+    "hidden_layer.HiddenLayer.initial": "draws",
+    "base.as_doubles": ARRAYS,
+    "cross_entropy.best": ARRAYS,
+    "cross_entropy.slopes": ARRAYS,
+    "cross_entropy.wrong": ARRAYS,
+    "examples.Examples": ARRAYS,
+    "examples.Examples.one_each": ARRAYS,
+    "examples.check_people": ARRAYS,
+    "features.OrientedGradients.of": ARRAYS,
+    "features.Pixels.of": ARRAYS,
+    "layers.Layer": ARRAYS,
+    "layers.affine": ARRAYS,
+    "layers.clipped_gradient_sum": ARRAYS,
+    "layers.gradient_rows": ARRAYS,
+    "products.rows_times": ARRAYS,
+    "products.squared_lengths": ARRAYS,
+    "products.sum_of_products": ARRAYS,
+    "definition.DefinedModel": "takes a model and its bytes",
+    "definition.ModelDefinition": ARRAYS,
+    "definition.define_model": "takes a model",
+    "definition.read_model": "takes bytes; its own tests give it wrong ones",
+    "dealing.Deal": ARRAYS,
+    "dealing.Deal.examples": ARRAYS,
+    "labelled.Labelled": ARRAYS,
+    "labelled.Labelled.inputs": "takes a feature map",
+    "labelled.Labelled.of": ARRAYS,
+    "labelled.LabelledData.of": "takes labelled examples",
     "budget.affordable_radius": "inner loop over arrays; filters check what comes in",
     "budget.charge_units": "inner loop over arrays; filters check what comes in",
     "budget.decide": "inner loop over arrays; filters check what comes in",

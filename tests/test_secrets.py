@@ -11,7 +11,10 @@ import demur_server
 import demur_sim
 
 SECRETS = {"secret", "key", "token", "master_key", "digest_key", "proofs"}  # bytes so named
-ARRAYS = ("Integers", "Words", "Values", "Flags", "ndarray", "NDArray", "PreparedKey")
+ARRAYS = (
+    *("Integers", "Words", "Values", "Vector", "Flags", "Inputs", "Array", "ndarray", "NDArray"),
+    "PreparedKey",
+)
 
 
 def dataclasses_of_the_project() -> Iterator[type]:

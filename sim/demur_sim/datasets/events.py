@@ -2,27 +2,23 @@
 
 import csv
 import datetime as dt
-import gzip
-import io
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from demur_proto.errors import DataError, ParameterError
+from demur_proto.errors import ParameterError
+from demur_sim.datasets.lines import SHOWN, Lines, shown
 from demur_sim.populations import LARGEST_AMOUNT, EventLog
 
-LONGEST_LINE = 1 << 16  #: bytes
 MOST_DAYS = 100_000  #: from the first day to the last; more is a mistyped year
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PERSON = re.compile(r"[0-9]{1,18}")
 _AMOUNT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_SHOWN = 40  # characters of a cell and columns of a header that a message repeats
 
 T = TypeVar("T")
 
@@ -55,7 +51,7 @@ def read_events(
         ParameterError: `start` or `end` is not a day, or they are in the wrong order.
     """
     first, last = check_days(start, end)
-    lines = _Lines(path)
+    lines = Lines(path)
     rows = csv.reader(lines, strict=True)
     try:
         header = next(rows, None)
@@ -114,41 +110,8 @@ def check_days(start: str | None, end: str | None) -> tuple[int | None, int | No
     return first, last
 
 
-class _Lines:
-    """The lines of a text file, plain or gzipped, and the number of the one read last."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.number = 0
-        self._path = path
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            with Path(self._path).open("rb") as file:
-                zipped = file.peek(2)[:2] == b"\x1f\x8b"
-                raw = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
-                while line := raw.readline(LONGEST_LINE + 1):
-                    self.number += 1
-                    if len(line) > LONGEST_LINE:
-                        raise self.fault(f"lines of at most {LONGEST_LINE} bytes")
-                    yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise self.fault("text in UTF-8, found other bytes") from None
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            # What was unpacked together with the damage is lost: at most one buffer.
-            after = self.number + 1
-            raise self.fault("a whole gzip file, found damage soon after", line=after) from None
-        except OSError as error:
-            raise DataError(f"{self._path}: cannot be read: {error.strerror or error}") from None
-
-    def fault(self, expected: str, *, line: int | None = None) -> DataError:
-        """What is wrong with this line, or with the line read last."""
-        return DataError(
-            f"{self._path}:{self.number if line is None else line}: expected {expected}"
-        )
-
-
 def _column(
-    lines: _Lines, header: list[str], name: str, parse: Callable[[str], T]
+    lines: Lines, header: list[str], name: str, parse: Callable[[str], T]
 ) -> Callable[[list[str]], T]:
     """What takes a row to the value in one of its columns.
 
@@ -156,7 +119,7 @@ def _column(
     says what was expected.
     """
     if header.count(name) != 1:
-        found = ", ".join(_shown(each) for each in header[:_SHOWN]) or "none"
+        found = ", ".join(shown(each) for each in header[:SHOWN]) or "none"
         raise lines.fault(f"one column {name!r}, found the columns {found}")
     at = header.index(name)
 
@@ -165,7 +128,7 @@ def _column(
         try:
             return parse(cell)
         except ValueError as expected:
-            raise lines.fault(f"{expected} in column {name!r}, got {_shown(cell)}") from None
+            raise lines.fault(f"{expected} in column {name!r}, got {shown(cell)}") from None
 
     return lambda row: value_of(row[at])
 
@@ -211,7 +174,3 @@ def _amount(text: str) -> float:
     if not (_AMOUNT.fullmatch(text) and abs(float(text)) <= LARGEST_AMOUNT):
         raise ValueError("a number within ±1e100")
     return float(text)
-
-
-def _shown(cell: str) -> str:
-    return repr(cell if len(cell) <= _SHOWN else cell[:_SHOWN] + "…")

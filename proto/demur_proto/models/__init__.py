@@ -1,0 +1,1 @@
+"""Models: what is trained, as both sides must know it."""
