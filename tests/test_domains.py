@@ -847,12 +847,12 @@ def hostile(name: str, parameter: str) -> Iterator[tuple[Any, bool]]:
     if wrap is None:
         return
     signed = parameter in EXAMPLES[name].signed
-    yield from ((wrap(value), True) for value in NEVER if not (name == NULLABLE and value is None))
+    yield from ((wrap(value), True) for value in NEVER if not (name in NULLABLE and value is None))
     yield from ((wrap(value), not signed) for value in NEGATIVE)
     yield from ((wrap(value), False) for value in PERHAPS)
 
 
-NULLABLE = "asking.next_round"  #: None stands for a default there
+NULLABLE = ("asking.next_round", "asking.next_gradient")  #: None stands for a default there
 
 
 def wrapping(valid: Any) -> Callable[[Any], Any] | None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -12,12 +13,14 @@ import grpc
 
 from demur_client.connection import send
 from demur_client.device import Device
+from demur_client.models import ModelCache
 from demur_proto.arrays import Values
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import ConnectionLost, WireError
-from demur_proto.round import Round
+from demur_proto.models.definition import DefinedModel
+from demur_proto.round import Gradient, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
@@ -77,12 +80,14 @@ async def visit(
     last_round: int = 0,
     credential: DeviceCredential | None = None,
     watcher: Watcher | None = None,
+    models: ModelCache | None = None,
 ) -> None:
     """Answer every round that the collector pushes, in order.
 
     Every round gets exactly one report of the same size in its slot, whatever the device decided.
     A round without a slot (`answer_after_ms` is 0) is answered as soon as its value is computed, so
-    the time of the report shows how long that took.
+    the time of the report shows how long that took. The model of a gradient round is fetched first,
+    whatever the device has and has spent; the slot begins when it is there.
 
     Args:
         device: who answers.
@@ -92,12 +97,22 @@ async def visit(
             stream.
         credential: from `enrol`; None where the collector takes reports from anybody.
         watcher: told of every message.
+        models: fetched before; given again at the next visit, they need not be fetched again.
 
     Raises:
         AccessError: the credential was refused, or revoked during the visit.
         ConnectionLost: the collector went away; visiting again resends the same bytes.
         DemurError: the collector refused, or broke the protocol.
     """
+    known = ModelCache() if models is None else models
+
+    async def model_for(asked: Defined[Round]) -> DefinedModel | None:
+        query = asked.value.query
+        if not isinstance(query, Gradient):
+            return None
+        device.check(asked)
+        return await known.of(channel, query, credential=credential)
+
     stub = collector_pb2_grpc.CollectorStub(channel)
     call = stub.Visit(metadata=metadata_of(credential))
     try:
@@ -108,13 +123,18 @@ async def visit(
                 after_round=after_round,
             )
             await send(call, collector_pb2.VisitRequest(hello=hello))
-            await _attend(device, call, after_round, last_round, watcher)
+            await _attend(device, call, after_round, last_round, watcher, model_for)
     finally:
         call.cancel()
 
 
 async def _attend(
-    device: Device, call: Call, reached: int, last_round: int, watcher: Watcher | None
+    device: Device,
+    call: Call,
+    reached: int,
+    last_round: int,
+    watcher: Watcher | None,
+    model_for: Callable[[Defined[Round]], Awaitable[DefinedModel | None]],
 ) -> None:
     """Answer what comes, from the welcome to the last receipt."""
     pending: dict[bytes, tuple[int, report_pb2.Report]] = {}
@@ -139,7 +159,8 @@ async def _attend(
             number = asked.value.number
             if watcher:
                 watcher.received(number)
-            await hand_in(number, await _in_its_slot(device, asked, evaluation))
+            model = await model_for(asked)
+            await hand_in(number, await _in_its_slot(device, asked, evaluation, model))
             reached = max(reached, number)
         elif kind == "receipt":
             if message.receipt.report_id not in pending:
@@ -156,7 +177,7 @@ async def _attend(
 
 
 async def _in_its_slot(
-    device: Device, asked: Defined[Round], evaluation: "_Evaluation"
+    device: Device, asked: Defined[Round], evaluation: "_Evaluation", model: DefinedModel | None
 ) -> report_pb2.Report:
     """The report to a round, when its public slot has come.
 
@@ -167,13 +188,13 @@ async def _in_its_slot(
     interpreter's lock holds up the report as well.
     """
     if not asked.value.answer_after_ms:
-        return device.report(asked, device.evaluate(asked))
+        return device.report(asked, device.evaluate(asked, model))
     length_s = asked.value.answer_after_ms / 1000
     received = time.monotonic()
     ready, slot = received + 0.9 * length_s, received + length_s
     value: Values | None = None
     with anyio.move_on_after(0.9 * length_s):
-        value = await evaluation.of(device, asked)
+        value = await evaluation.of(device, asked, model)
     await anyio.sleep(max(0.0, ready - time.monotonic()))
     report = device.report(asked, value)
     await anyio.sleep(max(0.0, slot - time.monotonic()))
@@ -191,7 +212,9 @@ class _Evaluation:
         self._idle = threading.Event()
         self._idle.set()
 
-    async def of(self, device: Device, asked: Defined[Round]) -> Values | None:
+    async def of(
+        self, device: Device, asked: Defined[Round], model: DefinedModel | None
+    ) -> Values | None:
         """The value of a round; None where it failed, or where another is still under way."""
         if not self._idle.is_set():
             return None
@@ -202,7 +225,7 @@ class _Evaluation:
 
         def evaluate() -> None:
             try:
-                value = device.evaluate(asked)
+                value = device.evaluate(asked, model)
             finally:
                 self._idle.set()
             with suppress(RuntimeError):  # the loop has ended meanwhile

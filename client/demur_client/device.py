@@ -8,15 +8,17 @@ import numpy as np
 
 from demur_client.decision import covered
 from demur_client.filters import Filter
-from demur_client.sources import DataSource, evaluate_query
+from demur_client.sources import DataSource, ExampleSource, evaluate_gradient, evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined, report_id
 from demur_proto.errors import ParameterError
+from demur_proto.gradients import check_model, model_of
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.models.definition import DefinedModel
 from demur_proto.noise import Sampler
-from demur_proto.round import Round
+from demur_proto.round import Gradient, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import report_pb2
@@ -29,7 +31,7 @@ class Device:
 
     Args:
         study: the contract it agreed to.
-        source: its owner's data.
+        source: its owner's data: features, or examples for gradients, or both.
         sampler: where its noise comes from; the exact one, which cannot be seeded, when not given.
         secret: 32 bytes that only this device knows; drawn when not given.
 
@@ -40,7 +42,7 @@ class Device:
     def __init__(
         self,
         study: Defined[Study],
-        source: DataSource,
+        source: DataSource | ExampleSource,
         sampler: Sampler | None = None,
         *,
         secret: bytes | None = None,
@@ -58,14 +60,26 @@ class Device:
     def __repr__(self) -> str:
         return f"Device(study={self.study.value.name!r}, secret)"
 
-    def evaluate(self, asked: Defined[Round]) -> Values | None:
+    def evaluate(self, asked: Defined[Round], model: DefinedModel | None = None) -> Values | None:
         """The owner's value [1, v], or None where evaluation failed. Secret.
 
+        Args:
+            asked: a round of this device's study.
+            model: the one that a gradient round names; None in any other round.
+
         Raises:
-            ParameterError: as `report`; no data was read.
+            ParameterError: as `report`, or a gradient round comes without its model; no data was read.
+            WireError, UnsupportedError: it is another model, or one that this version cannot do.
         """
         self.check(asked)
-        return evaluate_query(asked.value.query, self._source)
+        query = asked.value.query
+        if not isinstance(query, Gradient):
+            return evaluate_query(query, self._source)
+        if model is None:
+            raise ParameterError("model", model, "the one that the gradient round names")
+        check_model(model, query)
+        model_of(model.value)  # or refuse it, before any data is looked at
+        return evaluate_gradient(model, self._source)
 
     def report(self, asked: Defined[Round], value: Values | None) -> report_pb2.Report:
         """The report to a round: charged first, sealed, and the same bytes ever after.

@@ -1,11 +1,15 @@
 """Where a device's answers come from: its owner's own data."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from demur_proto.arrays import Values
-from demur_proto.round import Feature, Query
+from demur_proto.gradients import dimension_of, person_gradient
+from demur_proto.models.definition import DefinedModel
+from demur_proto.round import Feature, Histogram, Linear
 
 
 class DataSource(Protocol):
@@ -20,7 +24,18 @@ class DataSource(Protocol):
         """
 
 
-def evaluate_query(query: Query, source: DataSource) -> Values | None:
+class ExampleSource(Protocol):
+    """Knows what a model can learn from one person."""
+
+    def examples(self) -> tuple[npt.ArrayLike, npt.ArrayLike]:
+        """All of this person's examples, k of them: inputs [k, …] and labels [k], 0 to classes − 1.
+
+        An input is as the model wants it before its feature map. Whoever has none gives none, or
+        raises: that is treated like a value, as in a `DataSource`.
+        """
+
+
+def evaluate_query(query: Linear | Histogram, source: DataSource | ExampleSource) -> Values | None:
     """All features of a query side by side [1, v]; None where any of it fails.
 
     A value that arrives here may still be none: a mechanism encodes as nothing what is no number, or
@@ -30,11 +45,36 @@ def evaluate_query(query: Query, source: DataSource) -> Values | None:
     failure may leave this function, not even the source's own exit. The owner's own tools can
     evaluate again to see it.
     """
+
+    def value() -> Values:
+        evaluate = source.evaluate  # type: ignore[union-attr]  # one without it fails like any other
+        parts = [np.asarray(evaluate(feature), float) for feature in query.features]
+        return np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
+
+    return _or_none(value, length=query.value_length)
+
+
+def evaluate_gradient(model: DefinedModel, source: DataSource | ExampleSource) -> Values | None:
+    """The gradient [1, d] of the mean loss over all of a person's examples; None where it fails.
+
+    Failures are treated as in `evaluate_query`, and so is having no example. A gradient that is not
+    finite may arrive here: the mechanism encodes it as nothing.
+    """
+
+    def value() -> Values:
+        inputs, labels = source.examples()  # type: ignore[union-attr]  # as above
+        return person_gradient(model.value, inputs, labels)
+
+    return _or_none(value, length=dimension_of(model))
+
+
+def _or_none(evaluate: Callable[[], Values], *, length: int) -> Values | None:
+    """What this gives, if that is one row of so many numbers."""
     try:
-        parts = [np.asarray(source.evaluate(feature), float) for feature in query.features]
-        value = np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
+        with np.errstate(all="ignore"):  # a warning would tell of somebody's data
+            value = evaluate()
     except KeyboardInterrupt:  # the owner's
         raise
     except BaseException:  # noqa: BLE001  any failure is the same cover report to everyone outside
         return None
-    return value if value.shape == (1, query.value_length) else None
+    return value if value.shape == (1, length) else None

@@ -11,7 +11,7 @@ from demur_proto.mechanisms.of_round import (
     weight_of,
     word_type_of,
 )
-from demur_proto.round import Feature, Histogram, Linear, Query, Randomiser, Round
+from demur_proto.round import Feature, Gradient, Histogram, Linear, Query, Randomiser, Round
 from demur_proto.study import Study
 
 
@@ -95,6 +95,52 @@ def next_histogram(
         Histogram(feature=feature, categories=categories, mechanism=mechanism, epsilon=epsilon)
     )
     mechanism_of(study.value, query)
+    return round_of(
+        study,
+        query,
+        number=number,
+        answer_after_ms=answer_after_ms,
+        close_unix_ms=close_unix_ms,
+    )
+
+
+def next_gradient(
+    study: Defined[Study],
+    model_hash: bytes,
+    *,
+    number: int,
+    dimension: int,
+    clip: float = 1.0,
+    sigma: float | None = None,
+    grid_exponent: int | None = None,
+    answer_after_ms: int = 0,
+    close_unix_ms: int = 0,
+) -> Round:
+    """A gradient round with its weight and word type worked out.
+
+    Args:
+        study: the contract.
+        model_hash: of the model and its parameters, which the collector must keep; 32 bytes.
+        number: the round's number in the study.
+        dimension: how many parameters the model has; >= 1.
+        clip: ℓ₂ radius of one person's gradient, data units; > 0.
+        sigma: noise in the study's view; by default that of the base round.
+        grid_exponent: grid step is 2^this; by default that of the base round.
+        answer_after_ms: when devices send, after they received the round and its model.
+        close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
+
+    Raises:
+        ParameterError: an argument is outside its range, or the study has no sums of vectors.
+    """
+    base = study.value
+    check_family(base, Gradient)
+    query = Gradient(
+        model_hash=model_hash,
+        dimension=dimension,
+        clip=clip,
+        sigma=base.base_sigma if sigma is None else sigma,
+        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+    )
     return round_of(
         study,
         query,

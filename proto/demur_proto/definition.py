@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -11,7 +11,16 @@ from google.protobuf.message import DecodeError
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_key, prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
-from demur_proto.round import Feature, Histogram, Linear, Query, Randomiser, Round
+from demur_proto.round import (
+    Feature,
+    GaussianQuery,
+    Gradient,
+    Histogram,
+    Linear,
+    Query,
+    Randomiser,
+    Round,
+)
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.words import WordType
@@ -139,12 +148,15 @@ def define_round(asked: Round) -> Defined[Round]:
         close_unix_ms=asked.close_unix_ms,
     )
     query = asked.query
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         message.clip = query.clip
         message.sigma = query.sigma
         message.grid_exponent = query.grid_exponent
         message.on_grid = query.on_grid
-        message.linear.features.extend(map(_feature_message, query.features))
+        if isinstance(query, Linear):
+            message.linear.features.extend(map(_feature_message, query.features))
+        else:
+            message.gradient.model_hash = query.model_hash
     else:
         message.histogram.feature.CopyFrom(_feature_message(query.feature))
         message.histogram.categories = query.categories
@@ -166,9 +178,10 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
     kind = message.WhichOneof("query")
     if kind is None:
         raise WireError("not a valid round: it asks nothing")
-    if kind not in ("linear", "histogram"):
+    if kind not in QUERIES:
         raise UnsupportedError(
-            f"{kind} rounds are not supported by this version; ask a linear one or a histogram"
+            f"{kind} rounds are not supported by this version; ask a linear one, a histogram or a "
+            "gradient"
         )
     if message.study_hash != study.hash:
         raise WireError("not a valid round: it belongs to another study")
@@ -183,7 +196,7 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         asked = Round(
             study_hash=message.study_hash,
             number=message.number,
-            query=_linear(message) if kind == "linear" else _histogram(message),
+            query=QUERIES[kind](message),
             weight=message.weight,
             word_type=word_type,
             answer_after_ms=message.answer_after_ms,
@@ -285,6 +298,18 @@ def _linear(message: round_pb2.Round) -> Query:
     )
 
 
+def _gradient(message: round_pb2.Round) -> Query:
+    if message.on_grid:
+        raise ParameterError("on_grid", True, "unset in a gradient round")
+    return Gradient(
+        model_hash=message.gradient.model_hash,
+        dimension=message.dimension,
+        clip=message.clip,
+        sigma=message.sigma,
+        grid_exponent=message.grid_exponent,
+    )
+
+
 def _histogram(message: round_pb2.Round) -> Query:
     for name in ("clip", "sigma", "grid_exponent", "on_grid"):
         if getattr(message, name):
@@ -297,6 +322,14 @@ def _histogram(message: round_pb2.Round) -> Query:
         epsilon=asked.epsilon,
         size=asked.size,
     )
+
+
+QUERIES: Mapping[str, Callable[[round_pb2.Round], Query]] = {
+    "linear": _linear,
+    "histogram": _histogram,
+    "gradient": _gradient,
+}
+"""What a round may ask, by the name of its field, and how it is read."""
 
 
 def _feature_message(feature: Feature) -> round_pb2.Feature:

@@ -83,13 +83,40 @@ class Linear:
             raise ParameterError("features", self.features, "at least one feature")
         if len(self.features) > self.dimension:
             raise ParameterError("dimension", self.dimension, "at least one for each feature")
-        check_positive("clip", self.clip)
-        check_positive("sigma", self.sigma)
-        check_integer("grid_exponent", self.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
-        squared_radius(self.clip, self.grid_exponent)
-        check_grid(
-            self.grid_exponent, clip=self.clip, dimension=self.dimension, on_grid=self.on_grid
-        )
+        _check_noise(self)
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value."""
+        return self.dimension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """The sum over people of clipped gradients of a model, at the parameters that are published.
+
+    A person's value is the gradient of the mean loss over all of their examples; without any it is
+    nothing. Devices fetch the model by its hash.
+
+    Raises:
+        ParameterError: a field is outside its range, or the grid is too coarse.
+    """
+
+    model_hash: bytes  #: SHA-256 of the model's definition
+    dimension: int  #: how many parameters the model has; >= 1
+    clip: float  #: ℓ₂ radius, data units; > 0
+    sigma: float  #: noise in the study's view, data units; > 0
+    grid_exponent: int  #: grid step is 2^this data units; -900 to 900
+
+    def __post_init__(self) -> None:
+        check_hash("model_hash", self.model_hash)
+        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
+        _check_noise(self)
+
+    @property
+    def on_grid(self) -> bool:
+        """Gradients are never multiples of a grid step by nature."""
+        return False
 
     @property
     def value_length(self) -> int:
@@ -136,7 +163,10 @@ class Histogram:
         return 1
 
 
-Query = Linear | Histogram
+GaussianQuery = Linear | Gradient
+"""The sum over people of a vector that is clipped, rounded to a grid and given Gaussian noise."""
+
+Query = GaussianQuery | Histogram
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +188,8 @@ class Round:
     def __post_init__(self) -> None:
         check_hash("study_hash", self.study_hash)
         check_integer("number", self.number, 1, (1 << 32) - 1)
-        if not isinstance(self.query, Linear | Histogram):
-            raise ParameterError("query", self.query, "a Linear or a Histogram")
+        if not isinstance(self.query, Query):
+            raise ParameterError("query", self.query, "a Linear, a Gradient or a Histogram")
         check_integer("weight", self.weight, 1, 1 << 62)
         if not isinstance(self.word_type, WordType):
             raise ParameterError("word_type", self.word_type, "a WordType")
@@ -190,6 +220,16 @@ def check_grid(exponent: int, *, clip: float, dimension: int, on_grid: bool) -> 
             f"at most {coarsest} for clip {clip} and dimension {dimension}, "
             "or on_grid where all values are multiples of the grid step",
         )
+
+
+def _check_noise(query: GaussianQuery) -> None:
+    check_positive("clip", query.clip)
+    check_positive("sigma", query.sigma)
+    check_integer("grid_exponent", query.grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
+    squared_radius(query.clip, query.grid_exponent)
+    check_grid(
+        query.grid_exponent, clip=query.clip, dimension=query.dimension, on_grid=query.on_grid
+    )
 
 
 def _is_fine(exponent: int, clip: float, dimension: int) -> bool:

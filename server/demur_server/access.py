@@ -50,10 +50,12 @@ KNOWN = ALL - {Kind.ANYBODY}
 RULES: Mapping[str, frozenset[Kind]] = {
     "/demur_proto.v1.Collector/Enrol": ALL,  # it looks at a token itself
     "/demur_proto.v1.Collector/GetStudy": frozenset({Kind.DEVICE, Kind.GATEWAY}),
+    "/demur_proto.v1.Collector/GetModel": frozenset({Kind.DEVICE, Kind.GATEWAY}),
     "/demur_proto.v1.Collector/Visit": frozenset({Kind.DEVICE}),
     "/demur_proto.v1.Collector/SubmitFrames": frozenset({Kind.GATEWAY}),
     "/demur_proto.v1.Analyst/CreateStudy": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/ListStudies": frozenset({Kind.ANALYST}),
+    "/demur_proto.v1.Analyst/PublishModel": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/OpenRound": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/GetRound": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/CloseRound": frozenset({Kind.ANALYST}),

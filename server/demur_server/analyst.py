@@ -5,22 +5,26 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from demur_proto.asking import check_affordable, next_histogram, next_round
+from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
 from demur_proto.credentials import NamedSecret, metadata_of
 from demur_proto.definition import Defined, define_round, define_study, read_study
-from demur_proto.errors import NotFoundError, StateError
+from demur_proto.errors import StateError
+from demur_proto.gradients import dimension_of
+from demur_proto.models.definition import DefinedModel
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
-from demur_server.choosing import matches
+from demur_server.choosing import choose_study
+from demur_server.publishing import model_messages
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),  # a release is many times as large as a report
 )
+MODEL_S = 300.0  #: deadline of handing over a model
 
 
 class Analyst:
@@ -113,7 +117,7 @@ class Analyst:
             target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
         ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
-            found, rounds = _choose(await _listed(stub, credential), study)
+            found, rounds = choose_study(await _listed(stub, credential), study)
             yield cls(stub, found, credential=credential, rounds=rounds)
 
     async def open(
@@ -180,6 +184,49 @@ class Analyst:
                 categories=categories,
                 mechanism=mechanism,
                 epsilon=epsilon,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    async def publish_model(self, model: DefinedModel) -> None:
+        """Hand a model with its parameters to the collector, for gradient rounds to name.
+
+        The same again changes nothing. The collector forgets it when no open round names it any more,
+        so each round needs it published before.
+
+        Args:
+            model: it becomes public.
+
+        Raises:
+            DemurError: the collector refuses it, or went away.
+        """
+        async with calling(PEER):
+            await self._stub.PublishModel(
+                model_messages(model), timeout=MODEL_S, metadata=self._metadata
+            )
+
+    async def open_gradient(
+        self, model: DefinedModel, *, clip: float = 1.0, answer_after_ms: int = 0
+    ) -> Defined[Round]:
+        """Put a question to every device: the sum over people of the gradients of a model.
+
+        Args:
+            model: published before.
+            clip: ℓ₂ radius of one person's gradient, data units.
+            answer_after_ms: when devices send, after they received the round and the model.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+            NotFoundError: the collector does not keep the model.
+            DemurError: the collector refuses the round, or went away.
+        """
+        return await self._open(
+            next_gradient(
+                self.study,
+                model.hash,
+                number=self._rounds + 1,
+                dimension=dimension_of(model),
+                clip=clip,
                 answer_after_ms=answer_after_ms,
             )
         )
@@ -272,6 +319,33 @@ class Analyst:
         )
         return await self._close(asked, reports, timeout_s)
 
+    async def ask_gradient(
+        self,
+        model: DefinedModel,
+        *,
+        clip: float = 1.0,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Publish a model, ask for its gradients, and return the release with their noisy sum.
+
+        The mean is `gradients.mean_gradient` of it: over the public cohort, never over those who
+        contributed, whose number is secret.
+
+        Args:
+            model: it becomes public.
+            clip: ℓ₂ radius of one person's gradient, data units.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            StateError: they did not come in time.
+            DemurError: the collector refuses, or went away.
+        """
+        await self.publish_model(model)
+        asked = await self.open_gradient(model, clip=clip)
+        return await self._close(asked, reports, timeout_s)
+
     async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
         wanted = self.study.value.minimum_cohort if reports is None else reports
         return await self.close(asked, after_reports=wanted, timeout_s=timeout_s)
@@ -332,28 +406,3 @@ async def _listed(
         async for response in call:
             found.append((read_study(response.definition), response.rounds))
     return found
-
-
-def _choose(
-    found: list[tuple[Defined[Study], int]], wanted: str | None
-) -> tuple[Defined[Study], int]:
-    """The one study that is meant.
-
-    Args:
-        found: the studies there are.
-        wanted: a name, or at least 8 digits of a hash; None for the only one.
-
-    Raises:
-        NotFoundError: there is no such study, or more than one.
-    """
-    meant = found if wanted is None else [each for each in found if matches(each[0], wanted)]
-    if len(meant) == 1:
-        return meant[0]
-    which = "" if wanted is None else f" {wanted!r}"
-    if not meant:
-        names = ", ".join(repr(study.value.name) for study, _ in found[:5])
-        raise NotFoundError(
-            f"there is no study{which}; the collector has {names if found else 'none'}"
-        )
-    choices = ", ".join(f"{study.hash.hex()[:16]} ({study.value.name})" for study, _ in meant[:5])
-    raise NotFoundError(f"there are {len(meant)} studies{which}; name one by its hash: {choices}")

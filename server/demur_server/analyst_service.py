@@ -9,6 +9,7 @@ import grpc
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import check_version
 from demur_server.collector import Collector
+from demur_server.publishing import read_header, read_pieces
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -36,6 +37,17 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         for study in self._collector.studies():
             opened = self._collector.rounds_opened(study.hash)
             yield analyst_pb2.ListStudiesResponse(definition=study.definition, rounds=opened)
+
+    async def PublishModel(
+        self, request_iterator: AsyncIterator[analyst_pb2.PublishModelRequest], context: Context
+    ) -> analyst_pb2.PublishModelResponse:
+        """Take in a model, in pieces."""
+        header = await read_header(request_iterator)
+        models = self._collector.models
+        if not await models.is_kept(header.model_hash):  # else it need not come again
+            definition = await read_pieces(request_iterator, header)
+            await models.publish(header.model_hash, definition)
+        return analyst_pb2.PublishModelResponse(model_hash=header.model_hash)
 
     async def OpenRound(
         self, request: analyst_pb2.OpenRoundRequest, context: Context

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from demur_proto.definition import Defined
-from demur_proto.errors import ParameterError
+from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.round import Feature
 from demur_proto.study import Study
 
@@ -16,6 +16,31 @@ def matches(study: Defined[Study], wanted: str) -> bool:
     return study.value.name == wanted or (
         long_enough and study.hash.hex().startswith(wanted.lower())
     )
+
+
+def choose_study(
+    found: list[tuple[Defined[Study], int]], wanted: str | None
+) -> tuple[Defined[Study], int]:
+    """The one study that is meant.
+
+    Args:
+        found: the studies there are.
+        wanted: a name, or at least 8 digits of a hash; None for the only one.
+
+    Raises:
+        NotFoundError: there is no such study, or more than one.
+    """
+    meant = found if wanted is None else [each for each in found if matches(each[0], wanted)]
+    if len(meant) == 1:
+        return meant[0]
+    which = "" if wanted is None else f" {wanted!r}"
+    if not meant:
+        names = ", ".join(repr(study.value.name) for study, _ in found[:5])
+        raise NotFoundError(
+            f"there is no study{which}; the collector has {names if found else 'none'}"
+        )
+    choices = ", ".join(f"{study.hash.hex()[:16]} ({study.value.name})" for study, _ in meant[:5])
+    raise NotFoundError(f"there are {len(meant)} studies{which}; name one by its hash: {choices}")
 
 
 def describe_feature(feature: Feature) -> str:

@@ -19,7 +19,7 @@ from demur_proto.errors import DemurError, NotFoundError, StateError, StorageErr
 from demur_proto.hmacs import prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
-from demur_proto.round import Round
+from demur_proto.round import Gradient, Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
 from demur_server.admission import (
@@ -34,6 +34,7 @@ from demur_server.admission import (
 from demur_server.estimates import make_release
 from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
+from demur_server.models import Models
 from demur_server.store.base import Batch, KeptRound, Store, Totals
 
 LARGE_BYTES = 1 << 17  #: words beyond this are worth the way to a thread and back
@@ -61,6 +62,7 @@ class Collector:
         self._studies: dict[bytes, Defined[Study]] = {}
         self._rounds: dict[bytes, list[LiveRound]] = {}  # by study, in order of their numbers
         self._by_hash: dict[bytes, LiveRound] = {}
+        self.models = Models(store)  #: what gradient rounds may name
         self._changing = anyio.Lock()  # studies, rounds and releases change one at a time
         # One bell for each kind of news: a report must not wake every device that is visiting.
         self._opened = Bell()
@@ -111,7 +113,7 @@ class Collector:
 
         Raises:
             WireError, UnsupportedError: the bytes define no round that this version answers.
-            NotFoundError: its study does not exist.
+            NotFoundError: its study does not exist, or the model that it names is not kept.
             StateError: its number is not the next one.
         """
         study = self.study(study_hash_of(definition))
@@ -125,6 +127,8 @@ class Collector:
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
             mechanism = mechanism_for(study.value, asked.value)
+            if isinstance(asked.value.query, Gradient):
+                await self.models.check(asked.value.query)
             with anyio.CancelScope(shield=True):  # store and memory change together
                 # The key first: a round without one could only be closed.
                 key = await anyio.to_thread.run_sync(self._keys.make, asked.hash)
@@ -252,6 +256,8 @@ class Collector:
         asking.open = False
         asking.digest_key = None
         asking.news.ring()
+        if isinstance(asking.asked.value.query, Gradient):
+            self.models.let_go(asking.asked.value.query)
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)
         if release is None:

@@ -9,6 +9,7 @@ import grpc
 
 from demur_proto.errors import WireError
 from demur_proto.frames import check_frame
+from demur_proto.model_pieces import pieces_of
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION, check_version
 from demur_server.access import Access, caller_now
@@ -40,6 +41,15 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         check_version(request.protocol_version)
         study = self._collector.study(request.study_hash)
         return collector_pb2.GetStudyResponse(definition=study.definition)
+
+    async def GetModel(
+        self, request: collector_pb2.GetModelRequest, context: Context
+    ) -> AsyncIterator[collector_pb2.GetModelResponse]:
+        """Fetch the model that a gradient round names, in pieces."""
+        check_version(request.protocol_version)
+        definition = await self._collector.models.definition(request.model_hash)
+        for piece in pieces_of(definition):
+            yield collector_pb2.GetModelResponse(piece=piece)
 
     async def Visit(  # type: ignore[override]  # grpc also takes a coroutine that writes
         self, request_iterator: AsyncIterator[collector_pb2.VisitRequest], context: Context

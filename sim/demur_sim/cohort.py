@@ -2,11 +2,14 @@
 
 People come in fixed blocks of 4,096. Noise is drawn per (seed, round, block) and sums are
 integers, so threads, worker processes and their number change nothing in any release.
+
+Gradients are wide, so a block goes through such a round in fixed portions, one after the other: only
+one portion is ever in memory, and all that is drawn for it is drawn before the next.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,19 +18,26 @@ from demur_client.decision import covered
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.definition import Defined, ReportIds
 from demur_proto.errors import ParameterError
+from demur_proto.gradients import model_of
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.mechanisms.unary import UnaryEncoding
+from demur_proto.models.definition import Features, ModelDefinition
+from demur_proto.models.examples import Examples
 from demur_proto.noise import Sampler
-from demur_proto.round import Linear, Query, Round
+from demur_proto.round import GaussianQuery, Gradient, Histogram, Linear, Query, Round
 from demur_proto.study import Policy, Study
+from demur_sim.labelled_people import LabelledPeople
 from demur_sim.populations import Population, side_by_side
-from demur_sim.sampling import FastSampler
+from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
 
 BLOCK = 4096  #: people in a block; part of what a seed means
+PORTION_WORDS = (
+    1 << 17
+)  #: of a wide round that a thread works on at once, so that they fit its cache; likewise
 
 
 def block_count(devices: int) -> int:
@@ -41,11 +51,12 @@ def block_count(devices: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BlockAnswer:
-    """What one block answered to one round."""
+    """What a portion of one block answered to one round; of a narrow round, the whole block."""
 
     block: int
+    people: slice  #: which of the block
     words: Words  #: reports of those who sent [n, w]
-    sent: Flags  #: who sent anything [devices of the block]
+    sent: Flags  #: who sent anything [devices of the portion]
     contributed: Integers  #: simulator's truth: see `given_sums`
 
 
@@ -68,45 +79,81 @@ class Block:
         self._people = people
         self._seed = seed
         self._silent = refusal is Refusal.SILENT
+        self._mapped: tuple[Features | None, Examples] | None = None
         devices = people.stop - people.start
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
 
-    def answer(self, asked: Round, mechanism: Mechanism) -> BlockAnswer:
-        """Everyone's reports to a round."""
-        contribution, sent, sampler = self._contribution(asked, mechanism)
-        reports = mechanism.randomise(contribution, sampler)
-        return BlockAnswer(
-            block=self.number,
-            words=reports[sent] if self._silent else reports,
-            sent=sent,
-            contributed=given_sums(asked.query, contribution),
-        )
+    def answers(
+        self, asked: Round, mechanism: Mechanism, model: ModelDefinition | None = None
+    ) -> Iterator[BlockAnswer]:
+        """Everyone's reports to a round, portion by portion.
 
-    def sum(self, asked: Round, mechanism: Mechanism) -> "RoundSum":
-        """What `answer` adds up to, bit for bit, where nobody needs the reports themselves."""
-        if self._silent:
-            answer = self.answer(asked, mechanism)
-            return RoundSum(
-                reports=len(answer.words),
-                sums=mechanism.tally(answer.words),
-                contributed=answer.contributed,
-            )
-        contribution, _, sampler = self._contribution(asked, mechanism)
-        return RoundSum(
-            reports=len(contribution),
-            sums=randomised_tally(mechanism, contribution, sampler),
-            contributed=given_sums(asked.query, contribution),
-        )
-
-    def _contribution(self, asked: Round, mechanism: Mechanism) -> tuple[Words, Flags, FastSampler]:
-        """What everyone puts in [n, e], zero for cover; who sends; and where noise comes from."""
+        Args:
+            asked: the round.
+            mechanism: its mechanism.
+            model: the one that a gradient round names.
+        """
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        values = evaluate_query(asked.query, self._population, self._people)
+        for people in portions(asked.query, len(self.refused)):
+            contribution, sent = self._contribution(asked, mechanism, model, people, sampler)
+            reports = mechanism.randomise(contribution, sampler)
+            yield BlockAnswer(
+                block=self.number,
+                people=people,
+                words=reports[sent] if self._silent else reports,
+                sent=sent,
+                contributed=given_sums(asked.query, contribution),
+            )
+
+    def sum(
+        self,
+        asked: Round,
+        mechanism: Mechanism,
+        model: ModelDefinition | None = None,
+        *,
+        noise: Noise = Noise.SHARES,
+    ) -> "RoundSum":
+        """What `answers` add up to, bit for bit, where nobody needs the reports themselves.
+
+        Without their shares of noise where it is drawn for the sum as a whole.
+        """
+        return added(self._sums(asked, mechanism, model, noise))
+
+    def _sums(
+        self, asked: Round, mechanism: Mechanism, model: ModelDefinition | None, noise: Noise
+    ) -> Iterator["RoundSum"]:
+        """The sum of each portion."""
+        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        for people in portions(asked.query, len(self.refused)):
+            contribution, sent = self._contribution(asked, mechanism, model, people, sampler)
+            if noise is Noise.SUMMED:
+                sums: Integers = contribution.sum(axis=0)
+            elif self._silent:
+                sums = mechanism.tally(mechanism.randomise(contribution, sampler)[sent])
+            else:
+                sums = randomised_tally(mechanism, contribution, sampler)
+            yield RoundSum(
+                reports=int(np.count_nonzero(sent)),
+                sums=sums,
+                contributed=given_sums(asked.query, contribution),
+            )
+
+    def _contribution(
+        self,
+        asked: Round,
+        mechanism: Mechanism,
+        model: ModelDefinition | None,
+        people: slice,
+        sampler: FastSampler,
+    ) -> tuple[Words, Flags]:
+        """What some of the block put in [n, e], zero for cover; and who of them sends."""
+        remaining, refused = self.remaining[people], self.refused[people]  # views: changed in place
+        values = self._values(asked.query, model, people)
         largest = mechanism.largest
         if self._study.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
             radii = affordable_radius(
-                self.remaining, weight=asked.weight, largest=largest, refused=self.refused
+                remaining, weight=asked.weight, largest=largest, refused=refused
             )
             words, units, shrunk = mechanism.encode_within(values, sampler, radii=radii)
         else:
@@ -118,17 +165,33 @@ class Block:
             budget_units=self._study.budget_units,
             largest=largest,
         )
-        given, self.remaining, self.refused = decide(
+        given, _, _ = decide(
             charge,
-            remaining=self.remaining,
-            refused=self.refused,
+            remaining=remaining,
+            refused=refused,
             retire=self._study.policy is not Policy.SKIP,
         )
         if shrunk is not None:
-            self.refused |= shrunk
+            refused |= shrunk
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         sent = given if self._silent else np.ones_like(given)
-        return covered(words, given), sent, sampler
+        return covered(words, given), sent
+
+    def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
+        """Some of the block's values of a query [n, v]."""
+        start = self._people.start
+        if not isinstance(query, Gradient):
+            there = slice(start + people.start, start + people.stop)
+            return evaluate_query(query, self._population, there)
+        if model is None or not isinstance(self._population, LabelledPeople):
+            raise ParameterError("model", model, "that of the round, for people who own examples")
+        if self._mapped is None or self._mapped[0] != model.features:
+            self._mapped = model.features, self._population.examples(model.features, self._people)
+        _, examples = self._mapped
+        with np.errstate(all="ignore"):  # as on a device
+            return model_of(model).gradients(
+                model.theta, examples.of_people(people.start, people.stop)
+            )
 
     def report_ids(self) -> ReportIds:
         """This block's devices' report ids, from secrets that follow from the seed."""
@@ -167,6 +230,7 @@ class Cohort:
             first_block: number of the first of these blocks in the whole population.
         """
         self.study = study
+        self._seed = seed
         self.blocks = [
             Block(
                 study.value,
@@ -179,22 +243,54 @@ class Cohort:
             for start in range(0, population.devices, BLOCK)
         ]
 
-    def answers(self, asked: Round) -> Iterator[BlockAnswer]:
+    def answers(self, asked: Round, model: ModelDefinition | None = None) -> Iterator[BlockAnswer]:
         """Each block's answer to a round, in order."""
         mechanism = mechanism_for(self.study.value, asked)
         for block in self.blocks:
-            yield block.answer(asked, mechanism)
+            yield from block.answers(asked, mechanism, model)
 
-    def sum(self, asked: Round, pool: ThreadPoolExecutor, *, threads: int) -> RoundSum:
-        """The sum of everyone's answers to a round, blocks dealt to threads."""
+    def sum(
+        self,
+        asked: Round,
+        pool: ThreadPoolExecutor,
+        *,
+        threads: int,
+        model: ModelDefinition | None = None,
+        noise: Noise = Noise.SHARES,
+    ) -> RoundSum:
+        """The sum of everyone's answers to a round, blocks dealt to threads.
+
+        Args:
+            asked: the round.
+            pool: of the threads.
+            threads: how many.
+            model: the one that a gradient round names.
+            noise: how the noise is drawn; a sum of all devices' shares may be drawn at once.
+
+        Raises:
+            ParameterError: the noise cannot be drawn that way.
+        """
         mechanism = mechanism_for(self.study.value, asked)
+        gaussian = mechanism if isinstance(mechanism, GaussianLinear) else None
+        if noise is Noise.SUMMED and gaussian is None:
+            raise ParameterError("noise", str(noise), f"{Noise.SHARES} where it is not Gaussian")
         share = -(-len(self.blocks) // threads)
         groups = [self.blocks[at : at + share] for at in range(0, len(self.blocks), share)]
 
         def group_sum(group: Sequence[Block]) -> RoundSum:
-            return added([block.sum(asked, mechanism) for block in group])
+            return added(block.sum(asked, mechanism, model, noise=noise) for block in group)
 
-        return added(list(pool.map(group_sum, groups)) if threads > 1 else [group_sum(self.blocks)])
+        whole = added(pool.map(group_sum, groups) if threads > 1 else [group_sum(self.blocks)])
+        if noise is Noise.SUMMED and gaussian is not None:
+            rng = stream(self._seed, Purpose.SUMMED_NOISE, asked.number)
+            drawn = summed_noise(rng, gaussian, reports=whole.reports)
+            return replace(whole, sums=whole.sums + drawn)
+        return whole
+
+    def spent(self) -> Integers:
+        """What everyone has spent, budget units, device by device. Simulator's truth."""
+        left: Integers = np.concatenate([block.remaining for block in self.blocks])
+        return self.study.value.budget_units - left
 
     def refused(self) -> Flags:
         """Who was ever refused, device by device. Simulator's truth."""
@@ -202,18 +298,34 @@ class Cohort:
         return flags
 
 
-def added(parts: Sequence[RoundSum]) -> RoundSum:
-    """Several sums as one; exact."""
-    return RoundSum(
-        reports=sum(part.reports for part in parts),
-        sums=np.sum([part.sums for part in parts], axis=0, dtype=np.int64),
-        contributed=np.sum([part.contributed for part in parts], axis=0, dtype=np.int64),
-    )
+def portions(query: Query, devices: int) -> list[slice]:
+    """How a block of so many devices goes through a round: a whole, or in portions that fit memory.
+
+    What is drawn is drawn portion by portion, so where they begin is part of what a seed means.
+    """
+    step = devices
+    if isinstance(query, Gradient):
+        step = max(1, min(BLOCK, PORTION_WORDS // query.dimension))
+    return [slice(at, min(at + step, devices)) for at in range(0, devices, step)]
+
+
+def added(parts: Iterable[RoundSum]) -> RoundSum:
+    """Several sums as one; exact. Of the parts only one need be there at a time."""
+    reports = 0
+    sums: Integers | None = None
+    contributed: Integers | None = None
+    for part in parts:
+        reports += part.reports
+        sums = part.sums if sums is None else sums + part.sums
+        contributed = part.contributed if contributed is None else contributed + part.contributed
+    if sums is None or contributed is None:
+        raise ParameterError("parts", "none", "at least one")
+    return RoundSum(reports=reports, sums=sums, contributed=contributed)
 
 
 def given_sums(query: Query, contribution: Words) -> Integers:
     """Simulator's truth: un-noised words added up [d], or how many gave each category [k]."""
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         sums: Integers = contribution.sum(axis=0)
         return sums
     symbols: Integers = np.bincount(contribution[:, 0], minlength=query.categories + 1)
@@ -227,7 +339,7 @@ def randomised_tally(mechanism: Mechanism, words: Words, sampler: Sampler) -> In
     return mechanism.tally(mechanism.randomise(words, sampler))
 
 
-def evaluate_query(query: Query, population: Population, people: slice) -> Values:
+def evaluate_query(query: Linear | Histogram, population: Population, people: slice) -> Values:
     """Everyone's value of a query, features side by side [n, v].
 
     Raises:

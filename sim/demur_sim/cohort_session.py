@@ -9,17 +9,20 @@ import anyio
 import anyio.lowlevel
 
 from demur_proto.arrays import Integers
-from demur_proto.asking import check_affordable, next_histogram, next_round
+from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import StateError
+from demur_proto.gradients import dimension_of
 from demur_proto.mechanisms.of_round import check_family
+from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
-from demur_proto.round import Feature, Histogram, Linear, Randomiser, Round
+from demur_proto.round import Feature, Gradient, Histogram, Linear, Randomiser, Round
 from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_sim.children import peak_rss_mb
 from demur_sim.cohort import Cohort
 from demur_sim.questions import Questions
+from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal
 from demur_sim.session import ENDED, Aftermath
 
@@ -28,12 +31,19 @@ class CohortSession:
     """Asks arrays. Made by `cohort_session`."""
 
     def __init__(
-        self, cohort: Cohort, questions: Questions, pool: ThreadPoolExecutor, *, threads: int
+        self,
+        cohort: Cohort,
+        questions: Questions,
+        pool: ThreadPoolExecutor,
+        *,
+        threads: int,
+        noise: Noise = Noise.SHARES,
     ) -> None:
         self._cohort = cohort
         self._questions = questions
         self._pool = pool
         self._threads = threads
+        self._noise = noise
         self._releases: list[Release] = []
         self._contributed: list[Integers] = []
         self._answering_s = 0.0
@@ -93,12 +103,33 @@ class CohortSession:
             )
         )
 
-    def _released(self, question: Round) -> Release:
+    async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
+        """Ask every device for its gradient of a model, and return their noisy sum."""
+        await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, Gradient)
+        self._questions.check_gradient(model)
+        if self._ended:
+            raise StateError(ENDED)
+        defined = define_model(model)
+        return self._released(
+            next_gradient(
+                self.study,
+                defined.hash,
+                number=len(self._releases) + 1,
+                dimension=dimension_of(defined),
+                clip=self._questions.clip if clip is None else clip,
+            ),
+            model,
+        )
+
+    def _released(self, question: Round, model: ModelDefinition | None = None) -> Release:
         """Everyone's answers to a round, added up and published."""
         check_affordable(self.study.value, question)
         asked = define_round(question)
         started = time.monotonic()
-        answers = self._cohort.sum(asked.value, self._pool, threads=self._threads)
+        answers = self._cohort.sum(
+            asked.value, self._pool, threads=self._threads, model=model, noise=self._noise
+        )
         self._answering_s += time.monotonic() - started
         release = make_release(
             self.study,
@@ -131,6 +162,8 @@ class CohortSession:
         return Aftermath(
             contributed=tuple(self._contributed),
             refused=self._cohort.refused(),
+            spent=self._cohort.spent(),
+            noise=self._noise,
             messages=None,
             answering_s=self._answering_s,
             peak_rss_mb=peak_rss_mb(),
@@ -139,9 +172,15 @@ class CohortSession:
 
 @asynccontextmanager
 async def cohort_session(
-    study: Defined[Study], questions: Questions, *, seed: int, refusal: Refusal, threads: int
+    study: Defined[Study],
+    questions: Questions,
+    *,
+    seed: int,
+    refusal: Refusal,
+    threads: int,
+    noise: Noise = Noise.SHARES,
 ) -> AsyncIterator[CohortSession]:
     """A session over arrays, blocks dealt to threads."""
     cohort = Cohort(study, questions.population, seed=seed, refusal=refusal)
     with ThreadPoolExecutor(threads) as pool:
-        yield CohortSession(cohort, questions, pool, threads=threads)
+        yield CohortSession(cohort, questions, pool, threads=threads, noise=noise)

@@ -11,8 +11,9 @@ from demur_proto.arrays import Integers
 from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
 from demur_proto.mechanisms.of_round import check_family
+from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
-from demur_proto.round import Feature, Histogram, Linear, Randomiser, Round
+from demur_proto.round import Feature, Gradient, Histogram, Linear, Randomiser, Round
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
@@ -21,6 +22,7 @@ from demur_sim.cohort import BLOCK, block_count
 from demur_sim.collector_process import collect
 from demur_sim.observer import Messages
 from demur_sim.questions import Questions
+from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal
 from demur_sim.session import ENDED, UNSETTLED, Aftermath
 from demur_sim.worker_process import Answered, Finished, Work, work
@@ -83,6 +85,20 @@ class ProcessSession:
             )
         )
 
+    async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
+        """Ask every device for its gradient of a model, and return their noisy sum."""
+        check_family(self.study.value, Gradient)
+        self._questions.check_gradient(model)
+        defined = define_model(model)
+
+        async def open_round() -> Defined[Round]:
+            await self._analyst.publish_model(defined)
+            return await self._analyst.open_gradient(
+                defined, clip=self._questions.clip if clip is None else clip
+            )
+
+        return await self._released(open_round)
+
     async def _released(self, open_round: Callable[[], Awaitable[Defined[Round]]]) -> Release:
         """Open a round, wait for every worker's answers, and close it."""
         if self._over:
@@ -133,6 +149,8 @@ class ProcessSession:
         return Aftermath(
             contributed=tuple(self._contributed),
             refused=np.concatenate([last.refused for last in finished]),
+            spent=np.concatenate([last.spent for last in finished]),
+            noise=Noise.SHARES,
             messages=Messages.concatenate(seen) if seen else None,
             answering_s=self._last_receipt - self._first_report,
             peak_rss_mb=max(peak_rss_mb(), collector_peak, *(f.peak_rss_mb for f in finished)),

@@ -7,9 +7,12 @@ import numpy as np
 
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
+from demur_proto.gradients import inputs_of, model_of
 from demur_proto.grid import squared_radius
+from demur_proto.models.definition import ModelDefinition
 from demur_proto.round import Feature
 from demur_sim.cohort import BLOCK
+from demur_sim.labelled_people import LabelledPeople
 from demur_sim.populations import Population, side_by_side
 
 
@@ -71,6 +74,23 @@ class Questions:
         first = side_by_side(self.population, [feature], slice(0, min(1, self.population.devices)))
         if first.shape[1] != 1:
             raise ParameterError("feature", feature.name, "one that gives one number, the category")
+
+    def check_gradient(self, model: ModelDefinition) -> None:
+        """Refuse a model that these people's examples do not fit.
+
+        Raises:
+            ParameterError: it is none, or they own none that fit.
+            UnsupportedError: this version computes no gradients of it.
+        """
+        if not isinstance(model, ModelDefinition):
+            raise ParameterError("model", type(model).__name__, "a ModelDefinition")
+        learner = model_of(model)
+        people = self.population
+        if not isinstance(people, LabelledPeople):
+            raise ParameterError("population", people, "people who own labelled examples")
+        first = inputs_of(model.features, people.data[:1])
+        if first.shape[1:] != (learner.inputs,):
+            raise ParameterError("model", first.shape[1:], f"one of {learner.inputs} inputs each")
 
     def _check_promise(self, question: Question) -> None:
         exponent = self.grid_exponent

@@ -12,6 +12,7 @@ class Purpose(IntEnum):
     SECRETS = 2  #: devices' secrets, per block
     DEALING = 3  #: which person gets which device
     WORST_CASE = 4  #: the noise drawn for the worst-case alternative in the picture
+    SUMMED_NOISE = 6  #: all devices' noise in one, per round
     PEOPLE = 5  #: who made-up people are and what they do, per period; of a seed of their own
 
 

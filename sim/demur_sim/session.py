@@ -7,10 +7,12 @@ from typing import Protocol
 
 from demur_proto.arrays import Flags, Integers
 from demur_proto.definition import Defined
+from demur_proto.models.definition import ModelDefinition
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Study
 from demur_sim.observer import Messages
+from demur_sim.sampling import Noise
 
 ENDED = "the study has ended; open another session to ask more"
 UNSETTLED = (
@@ -31,6 +33,8 @@ class Aftermath:
 
     contributed: tuple[Integers, ...]  #: per round, un-noised sums of what was given: steps, people
     refused: Flags  #: who was refused at least once [devices]
+    spent: Integers  #: of everyone's budget, in its units [devices]
+    noise: Noise  #: how it was drawn
     messages: Messages | None  #: what a watcher saw, where it was recorded
     answering_s: float  #: first to last report
     peak_rss_mb: float  #: largest process, MiB
@@ -84,6 +88,22 @@ class Session(Protocol):
         Raises:
             ParameterError: as `ask`, or the study's mechanisms are Gaussian only, or no device
                 could afford a single answer.
+            StateError: as `ask`.
+            ConnectionLost: as `ask`.
+        """
+
+    async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
+        """Ask every device for its gradient of a model, and return the release with their noisy sum.
+
+        `demur_server.gradients.mean_gradient` makes a mean of it.
+
+        Args:
+            model: at its parameters; it becomes public.
+            clip: ℓ₂ radius of one person's gradient, data units; by default the scenario's.
+
+        Raises:
+            ParameterError: as `ask`, or the people own no examples that fit the model.
+            UnsupportedError: this version computes no gradients of it.
             StateError: as `ask`.
             ConnectionLost: as `ask`.
         """

@@ -13,6 +13,7 @@ from demur_sim.cohort_session import cohort_session
 from demur_sim.populations import Population
 from demur_sim.process_session import process_session
 from demur_sim.questions import Questions
+from demur_sim.sampling import Noise
 from demur_sim.scenario import Kind, Scenario, population_of
 from demur_sim.seeds import Purpose, stream
 from demur_sim.session import Fidelity, Session
@@ -106,6 +107,7 @@ async def open_session(
     horizon: int = 0,
     collector_port: int = 0,
     record: bool = False,
+    noise: Noise | str = Noise.SHARES,
 ) -> AsyncIterator[Session]:
     """A population that can be asked, for as long as the block lasts.
 
@@ -118,6 +120,7 @@ async def open_session(
         horizon: most rounds; 0 when the analyst decides as they go.
         collector_port: where devices reach the collector (processes); 0 takes a free port.
         record: keep what a watcher of the network would see (processes).
+        noise: every device its own share, or all of them in one draw (cohort).
 
     Raises:
         ParameterError: an argument is outside its range.
@@ -132,6 +135,12 @@ async def open_session(
         how = Fidelity(fidelity)
     except ValueError:
         raise ParameterError("fidelity", fidelity, " or ".join(Fidelity)) from None
+    try:
+        drawn = Noise(noise)
+    except ValueError:
+        raise ParameterError("noise", noise, " or ".join(Noise)) from None
+    if drawn is Noise.SUMMED and how is not Fidelity.COHORT:
+        raise ParameterError("noise", str(drawn), f"{Noise.SHARES}: processes send real reports")
     if record and how is not Fidelity.PROCESSES:
         raise ParameterError("record", record, "false: only processes send messages to watch")
     people = deal(scenario, population, seed=seed)
@@ -144,7 +153,7 @@ async def open_session(
     )
     if how is Fidelity.COHORT:
         async with cohort_session(
-            study, questions, seed=seed, refusal=scenario.refusal, threads=count
+            study, questions, seed=seed, refusal=scenario.refusal, threads=count, noise=drawn
         ) as session:
             yield session
         return

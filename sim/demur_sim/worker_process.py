@@ -12,12 +12,14 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from demur_client.agent import COUNTED, fetch_study
 from demur_client.connection import connected, send
+from demur_client.models import ModelCache
 from demur_proto.arrays import Flags, Integers
 from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.frames import split_frames
-from demur_proto.round import Round
+from demur_proto.models.definition import ModelDefinition
+from demur_proto.round import Gradient, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
@@ -63,6 +65,7 @@ class Finished:
     """A worker's last word."""
 
     refused: Flags  #: simulator's truth, device by device
+    spent: Integers  #: likewise, budget units
     recorder: Recorder | None
     peak_rss_mb: float
 
@@ -75,7 +78,7 @@ def work(pipe: Connection) -> None:
 async def _work(pipe: Connection, task: Work) -> None:
     async with connected(task.target) as channel:
         study = await fetch_study(channel, study_hash=task.study_hash)
-        gateway = _Gateway(pipe, task, study)
+        gateway = _Gateway(pipe, channel, task, study)
         call = collector_pb2_grpc.CollectorStub(channel).SubmitFrames()
         try:
             async with anyio.create_task_group() as tasks:
@@ -88,6 +91,7 @@ async def _work(pipe: Connection, task: Work) -> None:
         pipe,
         Finished(
             refused=gateway.cohort.refused(),
+            spent=gateway.cohort.spent(),
             recorder=gateway.recorder,
             peak_rss_mb=peak_rss_mb(),
         ),
@@ -106,7 +110,9 @@ class _Sent:
 class _Gateway:
     """Speaks for all devices of a cohort on one stream."""
 
-    def __init__(self, pipe: Connection, task: Work, study: Defined[Study]) -> None:
+    def __init__(
+        self, pipe: Connection, channel: grpc.aio.Channel, task: Work, study: Defined[Study]
+    ) -> None:
         self.cohort = Cohort(
             study,
             task.population,
@@ -116,8 +122,10 @@ class _Gateway:
         )
         self.recorder = Recorder(devices=task.population.devices) if task.record else None
         self._pipe = pipe
+        self._channel = channel
+        self._models = ModelCache()
         self._study = study
-        self._ids = [block.report_ids() for block in self.cohort.blocks]
+        self._ids = {block.number: block.report_ids() for block in self.cohort.blocks}
         self._frames: dict[int, _Sent] = {}
         self._again: list[_Sent] = []  # to be sent again, in vain so far
         self._next_frame = 1
@@ -152,16 +160,22 @@ class _Gateway:
     async def _answer(self, call: Call, asked: Defined[Round]) -> None:
         received = time.monotonic()
         number = asked.value.number
-        contributed: list[Integers] = []
+        contributed: Integers | None = None
         first_report = 0.0
         if self.recorder:
             self.recorder.received(number)
         at = 0
-        for answer, ids in zip(self.cohort.answers(asked.value), self._ids, strict=True):
-            contributed.append(answer.contributed)
+        identities_of_block, block = b"", -1
+        model = await self._model(asked)
+        for answer in self.cohort.answers(asked.value, model):
+            mine = answer.contributed
+            contributed = mine if contributed is None else contributed + mine
             people = np.arange(at, at + len(answer.sent))[answer.sent]
             at += len(answer.sent)
-            identities = ids.of(asked.hash)
+            if answer.block != block:
+                block = answer.block
+                identities_of_block = self._ids[block].of(asked.hash)
+            identities = identities_of_block[16 * answer.people.start : 16 * answer.people.stop]
             if len(people) < len(answer.sent):
                 whole = np.frombuffer(identities, dtype="V16")
                 identities = whole[answer.sent].tobytes()
@@ -199,11 +213,18 @@ class _Gateway:
             self._pipe,
             Answered(
                 number=number,
-                contributed=np.sum(contributed, axis=0, dtype=np.int64),
+                contributed=np.zeros(0, dtype=np.int64) if contributed is None else contributed,
                 first_report=first_report,
                 last_receipt=time.monotonic(),
             ),
         )
+
+    async def _model(self, asked: Defined[Round]) -> ModelDefinition | None:
+        """The model that a gradient round names, fetched as a device fetches it."""
+        query = asked.value.query
+        if not isinstance(query, Gradient):
+            return None
+        return (await self._models.of(self._channel, query)).value
 
     async def _send(self, call: Call, frame: report_pb2.ReportFrame) -> None:
         """Only the one who answers sends: gRPC allows one write at a time."""

@@ -402,6 +402,9 @@ class Scripted(collector_pb2_grpc.CollectorServicer):
         await anyio.sleep(self.fetch_takes_s)
         return collector_pb2.GetStudyResponse(definition=self.study.definition)
 
+    def GetModel(self, request: collector_pb2.GetModelRequest, context: Any) -> Any:
+        raise NotImplementedError
+
     async def Visit(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         hello = await anext(request_iterator)
         assert hello.WhichOneof("message") == "hello"

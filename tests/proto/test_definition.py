@@ -364,7 +364,7 @@ def test_a_round_of_another_study_is_refused() -> None:
     [
         kind.name
         for kind in round_pb2.Round.DESCRIPTOR.oneofs_by_name["query"].fields
-        if kind.name not in ("linear", "histogram")
+        if kind.name not in ("linear", "histogram", "gradient")
     ],
 )
 def test_other_questions_are_unsupported_and_said_so_in_one_line(kind: str) -> None:

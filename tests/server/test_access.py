@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import grpc
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
@@ -14,6 +15,8 @@ from access_kit import DEADLINE_S, OK, House, Outcome, opened, outcome, reached,
 from demur_proto.credentials import DeviceCredential, NamedSecret
 from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ParameterError
+from demur_proto.models.definition import ModelDefinition, define_model
+from demur_proto.models.softmax import Softmax
 from demur_proto.round import Round
 from demur_proto.status import REFUSED
 from demur_proto.study import Study
@@ -26,6 +29,11 @@ from demur_server.store.memory import MemoryStore
 from demur_server.tokens import hash_secret, new_named
 
 Ask = Callable[..., Defined[Round]]
+
+MODEL = define_model(ModelDefinition(architecture=Softmax(inputs=1, classes=2), theta=np.zeros(4)))
+HEADER = analyst_pb2.ModelHeader(
+    protocol_version=1, model_hash=MODEL.hash, size=len(MODEL.definition)
+)
 
 UNAUTHENTICATED: Outcome = (grpc.StatusCode.UNAUTHENTICATED, REFUSED)
 PREFIX = "/demur_proto.v1."
@@ -64,12 +72,16 @@ def requests(study: Defined[Study], asked: Defined[Round]) -> dict[str, bytes]:
     hello = collector_pb2.Hello(protocol_version=1, study_hash=study.hash)
     messages: dict[str, Any] = {
         "Collector/GetStudy": collector_pb2.GetStudyRequest(protocol_version=1),
+        "Collector/GetModel": collector_pb2.GetModelRequest(
+            protocol_version=1, model_hash=MODEL.hash
+        ),
         "Collector/Visit": collector_pb2.VisitRequest(hello=hello),
         "Collector/SubmitFrames": collector_pb2.SubmitFramesRequest(hello=hello),
         "Analyst/CreateStudy": analyst_pb2.CreateStudyRequest(
             protocol_version=1, definition=study.definition
         ),
         "Analyst/ListStudies": analyst_pb2.ListStudiesRequest(protocol_version=1),
+        "Analyst/PublishModel": analyst_pb2.PublishModelRequest(header=HEADER),
         "Analyst/OpenRound": analyst_pb2.OpenRoundRequest(definition=asked.definition),
         "Analyst/GetRound": analyst_pb2.GetRoundRequest(round_hash=asked.hash),
         "Analyst/CloseRound": analyst_pb2.CloseRoundRequest(round_hash=asked.hash),
@@ -102,6 +114,7 @@ async def test_the_right_credential_opens_every_rpc_and_no_other_opens_any(
     await house.access.refresh()
     right: dict[str, list[DeviceCredential | NamedSecret]] = {
         PREFIX + "Collector/GetStudy": [device, gateway],
+        PREFIX + "Collector/GetModel": [device, gateway],
         PREFIX + "Collector/Visit": [device],
         PREFIX + "Collector/SubmitFrames": [gateway],
         **{path: [analyst] for path in ANALYST},
@@ -137,6 +150,7 @@ async def test_the_right_credential_opens_every_rpc_and_no_other_opens_any(
         "an analyst's": analyst,
     }
     messages = requests(study, ask(1))
+    await house.collector.models.publish(MODEL.hash, MODEL.definition)
     checked = 0
     assert set(messages) == {*COLLECTOR, *ANALYST, *HEALTH} - {ENROL}
 
@@ -228,6 +242,7 @@ async def test_who_is_revoked_during_a_call_is_shown_out_of_it(
     gateway = await house.named("gateway", Role.GATEWAY)
     analyst = await house.named("analyst", Role.ANALYST)
     messages = requests(study, ask(1))
+    await house.collector.models.publish(MODEL.hash, MODEL.definition)
 
     async def until_the_end(
         channel: grpc.aio.Channel, path: str, who: DeviceCredential | NamedSecret
@@ -350,6 +365,7 @@ async def test_under_open_access_every_rpc_answers_without_a_credential(
         reached(ports.analyst) as analysts,
     ):
         await collector.create_study(study.definition)
+        await collector.models.publish(MODEL.hash, MODEL.definition)
         for path, request in requests(study, ask(1)).items():
             channel = devices if path in COLLECTOR else analysts
             assert await outcome(channel, path, request) == OK, path

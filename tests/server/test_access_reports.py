@@ -26,7 +26,7 @@ from demur_proto.errors import AccessError, ParameterError, StateError, StorageE
 from demur_proto.frames import MAXIMUM_FRAME_REPORTS
 from demur_proto.hmacs import prepare_key
 from demur_proto.release import Withheld
-from demur_proto.round import Round
+from demur_proto.round import Feature, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.words import encode_words
@@ -255,7 +255,7 @@ async def test_real_devices_with_real_credentials_make_a_release(
             device = Device(study, Ones(), FastSampler(rng.spawn(1)[0]))
             work = visit(device, channel, last_round=1, credential=credential)
             tasks.start_soon(_awaited, work)
-        release = await asking.ask(*ask(1).value.query.features, reports=3, on_grid=True)
+        release = await asking.ask(Feature(name="x"), reports=3, on_grid=True)
 
     assert release.reports == 3
     assert "not authenticated" not in release.guarantee

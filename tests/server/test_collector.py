@@ -194,7 +194,7 @@ async def test_of_concurrent_rounds_with_one_number_one_opens(
     assert collector.rounds_opened(study.hash) == 1
 
 
-@pytest.mark.parametrize("kind", ["prefix", "gradient", "halt_count"])
+@pytest.mark.parametrize("kind", ["prefix", "halt_count"])
 async def test_rounds_of_other_kinds_are_refused_by_name(
     collector: Collector, ask: Ask, kind: str
 ) -> None:

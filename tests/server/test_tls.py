@@ -19,7 +19,7 @@ from demur_proto.channels import ClientTls, is_loopback, split_target
 from demur_proto.credentials import DeviceCredential
 from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ConnectionLost, ParameterError
-from demur_proto.round import Round
+from demur_proto.round import Feature, Round
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.certs import Authority, Issued
@@ -93,7 +93,7 @@ async def test_devices_and_analysts_work_over_tls_as_they_do_without(
         async with Analyst.create(
             f"127.0.0.1:{house.ports.analyst}", study.value, credential=analyst, tls=trusting
         ) as asking:
-            asked = await asking.open(*ask(1).value.query.features, on_grid=True)
+            asked = await asking.open(Feature(name="x"), on_grid=True)
             assert (await asking.close(asked)).reports == 0
 
 

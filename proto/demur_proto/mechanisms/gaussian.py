@@ -12,7 +12,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.grid import RADIUS_LIMIT, grid_step, squared_radius
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.noise import Sampler
-from demur_proto.round import Linear
+from demur_proto.round import GaussianQuery
 from demur_proto.study import Policy, Study
 from demur_proto.words import WordType
 
@@ -59,8 +59,8 @@ class GaussianLinear:
             )
 
     @classmethod
-    def of(cls, study: Study, query: Linear) -> "GaussianLinear":
-        """The mechanism that a linear query of a study uses."""
+    def of(cls, study: Study, query: GaussianQuery) -> "GaussianLinear":
+        """The mechanism that a query of a study uses, if it asks for a sum of vectors."""
         return cls(
             dimension=query.dimension,
             clip=query.clip,

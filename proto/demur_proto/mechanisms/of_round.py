@@ -13,7 +13,15 @@ from demur_proto.mechanisms.local_hashing import LocalHashing
 from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse
 from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding
-from demur_proto.round import Histogram, Linear, Query, Randomiser, Round
+from demur_proto.round import (
+    GaussianQuery,
+    Gradient,
+    Histogram,
+    Linear,
+    Query,
+    Randomiser,
+    Round,
+)
 from demur_proto.study import Study
 from demur_proto.words import WordType, word_type_for
 
@@ -38,7 +46,7 @@ def mechanism_for(study: Study, asked: Round) -> Mechanism:
     if isinstance(query, Histogram) and isinstance(mechanism, Categorical):
         _check_histogram(study, asked, query, mechanism)
     elif isinstance(mechanism, GaussianLinear):
-        _check_linear(study, asked, mechanism)
+        _check_gaussian(study, asked, mechanism)
     return mechanism
 
 
@@ -49,22 +57,23 @@ def mechanism_of(study: Study, query: Query) -> Mechanism:
         ParameterError: the study does not allow such a query, or not one of this size.
     """
     check_family(study, type(query))
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         _check_size("dimension", query.dimension, study)
         return GaussianLinear.of(study, query)
     _check_size("categories", query.categories, study)
     return randomiser_of(query)
 
 
-def check_family(study: Study, kind: type[Linear] | type[Histogram]) -> None:
+def check_family(study: Study, kind: type[Linear] | type[Gradient] | type[Histogram]) -> None:
     """Refuse a kind of query that the study's mechanisms are not for.
 
     Raises:
         ParameterError: it is one of those.
     """
     family = study.mechanism_family
-    if kind is Linear and not family.has_linear:
-        raise ParameterError("query", "linear", f"a histogram, in a study of the family {family}")
+    if kind is not Histogram and not family.has_linear:
+        name = kind.__name__.lower()
+        raise ParameterError("query", name, f"a histogram, in a study of the family {family}")
     if kind is Histogram and not family.has_histograms:
         raise ParameterError("query", "histogram", f"linear, in a study of the family {family}")
 
@@ -123,7 +132,7 @@ def guarantee_for(study: Study, query: Query, *, open_access: bool = False) -> G
         ParameterError: the study does not allow the query.
     """
     check_family(study, type(query))
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         report_mu = GaussianLinear.of(study, query).report_mu
         return guarantee_of(study, per_report_mu=report_mu, open_access=open_access)
     # No likelihood ratio exceeds e^ε, between a category and nothing as between two categories; a
@@ -154,7 +163,7 @@ def weight_of(study: Study, query: Query) -> int:
         ParameterError: as `mechanism_of`.
     """
     check_family(study, type(query))
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         return round_weight(
             sigma=query.sigma,
             exponent=query.grid_exponent,
@@ -173,7 +182,7 @@ def word_type_of(study: Study, query: Query) -> WordType:
     Raises:
         ParameterError: as `mechanism_of`.
     """
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         return word_type_for(GaussianLinear.of(study, query).word_limit)
     return WordType.BIT if query.mechanism in BIT_CODES else WordType.INT32
 
@@ -184,7 +193,7 @@ def report_length_of(query: Query) -> int:
     Raises:
         ParameterError: as `randomiser_of`.
     """
-    if isinstance(query, Linear):
+    if isinstance(query, GaussianQuery):
         return query.dimension
     return randomiser_of(query).report_length
 
@@ -221,7 +230,7 @@ def _check_size(name: str, size: int, study: Study) -> None:
         raise ParameterError(name, size, f"<= {study.maximum_dimension}, the study's most")
 
 
-def _check_linear(study: Study, asked: Round, mechanism: GaussianLinear) -> None:
+def _check_gaussian(study: Study, asked: Round, mechanism: GaussianLinear) -> None:
     weight = weight_of(study, asked.query)
     if asked.weight != weight:
         raise ParameterError("weight", asked.weight, f"{weight}, which the noise and grid imply")

@@ -118,6 +118,90 @@ class ListStudiesResponse(_message.Message):
 Global___ListStudiesResponse: _TypeAlias = ListStudiesResponse  # noqa: Y015
 
 @_typing.final
+class PublishModelRequest(_message.Message):
+    """A model on its way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    PIECE_FIELD_NUMBER: _builtins.int
+    piece: _builtins.bytes
+    """Then the definition, piece by piece: at most 1 MiB each, not empty."""
+    @_builtins.property
+    def header(self) -> Global___ModelHeader:
+        """First, and only first."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___ModelHeader | None = ...,
+        piece: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "message", b"message", "piece", b"piece"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "message", b"message", "piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["header", "piece"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___PublishModelRequest: _TypeAlias = PublishModelRequest  # noqa: Y015
+
+@_typing.final
+class ModelHeader(_message.Message):
+    """What is to come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    MODEL_HASH_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The protocol version the sender speaks."""
+    model_hash: _builtins.bytes
+    """SHA-256("demur.model.v1" || 0x00 || definition), 32 bytes."""
+    size: _builtins.int
+    """Bytes of the definition, which is a serialised ModelDefinition. A collector refuses at once what is
+    larger than a model may be.
+    """
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        model_hash: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_hash", b"model_hash", "protocol_version", b"protocol_version", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelHeader: _TypeAlias = ModelHeader  # noqa: Y015
+
+@_typing.final
+class PublishModelResponse(_message.Message):
+    """The model is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_HASH_FIELD_NUMBER: _builtins.int
+    model_hash: _builtins.bytes
+    """Its hash, 32 bytes."""
+    def __init__(
+        self,
+        *,
+        model_hash: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_hash", b"model_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishModelResponse: _TypeAlias = PublishModelResponse  # noqa: Y015
+
+@_typing.final
 class OpenRoundRequest(_message.Message):
     """The round to open."""
 

@@ -45,6 +45,11 @@ class AnalystStub(object):
                 request_serializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesRequest.SerializeToString,
                 response_deserializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesResponse.FromString,
                 _registered_method=True)
+        self.PublishModel = channel.stream_unary(
+                '/demur_proto.v1.Analyst/PublishModel',
+                request_serializer=demur__proto_dot_v1_dot_analyst__pb2.PublishModelRequest.SerializeToString,
+                response_deserializer=demur__proto_dot_v1_dot_analyst__pb2.PublishModelResponse.FromString,
+                _registered_method=True)
         self.OpenRound = channel.unary_unary(
                 '/demur_proto.v1.Analyst/OpenRound',
                 request_serializer=demur__proto_dot_v1_dot_analyst__pb2.OpenRoundRequest.SerializeToString,
@@ -85,6 +90,15 @@ class AnalystServicer(object):
 
     def ListStudies(self, request, context):
         """Every study, in the order in which they were fixed, to go on with one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PublishModel(self, request_iterator, context):
+        """Hand over a model and its parameters, in pieces, for gradient rounds to name. The same again
+        changes nothing. It is forgotten when no open round names it any more; of those that no round has
+        named yet the newest 8 are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +151,11 @@ def add_AnalystServicer_to_server(servicer, server):
                     servicer.ListStudies,
                     request_deserializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesRequest.FromString,
                     response_serializer=demur__proto_dot_v1_dot_analyst__pb2.ListStudiesResponse.SerializeToString,
+            ),
+            'PublishModel': grpc.stream_unary_rpc_method_handler(
+                    servicer.PublishModel,
+                    request_deserializer=demur__proto_dot_v1_dot_analyst__pb2.PublishModelRequest.FromString,
+                    response_serializer=demur__proto_dot_v1_dot_analyst__pb2.PublishModelResponse.SerializeToString,
             ),
             'OpenRound': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenRound,
@@ -219,6 +238,33 @@ class Analyst(object):
             '/demur_proto.v1.Analyst/ListStudies',
             demur__proto_dot_v1_dot_analyst__pb2.ListStudiesRequest.SerializeToString,
             demur__proto_dot_v1_dot_analyst__pb2.ListStudiesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PublishModel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/demur_proto.v1.Analyst/PublishModel',
+            demur__proto_dot_v1_dot_analyst__pb2.PublishModelRequest.SerializeToString,
+            demur__proto_dot_v1_dot_analyst__pb2.PublishModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

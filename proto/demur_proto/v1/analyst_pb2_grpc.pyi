@@ -37,6 +37,11 @@ class AnalystStub:
     """Fix a study. The same definition again changes nothing."""
     ListStudies: _grpc.UnaryStreamMultiCallable[_analyst_pb2.ListStudiesRequest, _analyst_pb2.ListStudiesResponse]
     """Every study, in the order in which they were fixed, to go on with one."""
+    PublishModel: _grpc.StreamUnaryMultiCallable[_analyst_pb2.PublishModelRequest, _analyst_pb2.PublishModelResponse]
+    """Hand over a model and its parameters, in pieces, for gradient rounds to name. The same again
+    changes nothing. It is forgotten when no open round names it any more; of those that no round has
+    named yet the newest 8 are kept.
+    """
     OpenRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.OpenRoundRequest, _analyst_pb2.OpenRoundResponse]
     """Put one question to every device. The same definition again changes nothing."""
     GetRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.GetRoundRequest, _analyst_pb2.GetRoundResponse]
@@ -57,6 +62,11 @@ class AnalystAsyncStub(AnalystStub):
     """Fix a study. The same definition again changes nothing."""
     ListStudies: _aio.UnaryStreamMultiCallable[_analyst_pb2.ListStudiesRequest, _analyst_pb2.ListStudiesResponse]  # type: ignore[assignment]
     """Every study, in the order in which they were fixed, to go on with one."""
+    PublishModel: _aio.StreamUnaryMultiCallable[_analyst_pb2.PublishModelRequest, _analyst_pb2.PublishModelResponse]  # type: ignore[assignment]
+    """Hand over a model and its parameters, in pieces, for gradient rounds to name. The same again
+    changes nothing. It is forgotten when no open round names it any more; of those that no round has
+    named yet the newest 8 are kept.
+    """
     OpenRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.OpenRoundRequest, _analyst_pb2.OpenRoundResponse]  # type: ignore[assignment]
     """Put one question to every device. The same definition again changes nothing."""
     GetRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.GetRoundRequest, _analyst_pb2.GetRoundResponse]  # type: ignore[assignment]
@@ -86,6 +96,17 @@ class AnalystServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_analyst_pb2.ListStudiesResponse], _abc.AsyncIterator[_analyst_pb2.ListStudiesResponse]]:
         """Every study, in the order in which they were fixed, to go on with one."""
+
+    @_abc_1.abstractmethod
+    def PublishModel(
+        self,
+        request_iterator: _MaybeAsyncIterator[_analyst_pb2.PublishModelRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_analyst_pb2.PublishModelResponse, _abc.Awaitable[_analyst_pb2.PublishModelResponse]]:
+        """Hand over a model and its parameters, in pieces, for gradient rounds to name. The same again
+        changes nothing. It is forgotten when no open round names it any more; of those that no round has
+        named yet the newest 8 are kept.
+        """
 
     @_abc_1.abstractmethod
     def OpenRound(

@@ -122,6 +122,54 @@ class GetStudyResponse(_message.Message):
 Global___GetStudyResponse: _TypeAlias = GetStudyResponse  # noqa: Y015
 
 @_typing.final
+class GetModelRequest(_message.Message):
+    """Which model to fetch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    MODEL_HASH_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """The protocol version the sender speaks."""
+    model_hash: _builtins.bytes
+    """SHA-256("demur.model.v1" || 0x00 || definition), 32 bytes."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        model_hash: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_hash", b"model_hash", "protocol_version", b"protocol_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetModelRequest: _TypeAlias = GetModelRequest  # noqa: Y015
+
+@_typing.final
+class GetModelResponse(_message.Message):
+    """The next piece of the model's definition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIECE_FIELD_NUMBER: _builtins.int
+    piece: _builtins.bytes
+    """At most 1 MiB, not empty. All pieces together are a serialised ModelDefinition; check its hash."""
+    def __init__(
+        self,
+        *,
+        piece: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
 class Hello(_message.Message):
     """The first message of every stream."""
 

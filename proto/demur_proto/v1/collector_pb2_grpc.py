@@ -50,6 +50,11 @@ class CollectorStub(object):
                 request_serializer=demur__proto_dot_v1_dot_collector__pb2.GetStudyRequest.SerializeToString,
                 response_deserializer=demur__proto_dot_v1_dot_collector__pb2.GetStudyResponse.FromString,
                 _registered_method=True)
+        self.GetModel = channel.unary_stream(
+                '/demur_proto.v1.Collector/GetModel',
+                request_serializer=demur__proto_dot_v1_dot_collector__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=demur__proto_dot_v1_dot_collector__pb2.GetModelResponse.FromString,
+                _registered_method=True)
         self.Visit = channel.stream_stream(
                 '/demur_proto.v1.Collector/Visit',
                 request_serializer=demur__proto_dot_v1_dot_collector__pb2.VisitRequest.SerializeToString,
@@ -86,6 +91,14 @@ class CollectorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetModel(self, request, context):
+        """Fetch the model that a gradient round names, in pieces. It is public, and a device fetches it
+        whatever it has and whatever it has spent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Visit(self, request_iterator, context):
         """One device's visit: it says hello, is pushed the rounds that are open and those that open while
         it stays, hands in reports, and gets a receipt for each.
@@ -114,6 +127,11 @@ def add_CollectorServicer_to_server(servicer, server):
                     servicer.GetStudy,
                     request_deserializer=demur__proto_dot_v1_dot_collector__pb2.GetStudyRequest.FromString,
                     response_serializer=demur__proto_dot_v1_dot_collector__pb2.GetStudyResponse.SerializeToString,
+            ),
+            'GetModel': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetModel,
+                    request_deserializer=demur__proto_dot_v1_dot_collector__pb2.GetModelRequest.FromString,
+                    response_serializer=demur__proto_dot_v1_dot_collector__pb2.GetModelResponse.SerializeToString,
             ),
             'Visit': grpc.stream_stream_rpc_method_handler(
                     servicer.Visit,
@@ -186,6 +204,33 @@ class Collector(object):
             '/demur_proto.v1.Collector/GetStudy',
             demur__proto_dot_v1_dot_collector__pb2.GetStudyRequest.SerializeToString,
             demur__proto_dot_v1_dot_collector__pb2.GetStudyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/demur_proto.v1.Collector/GetModel',
+            demur__proto_dot_v1_dot_collector__pb2.GetModelRequest.SerializeToString,
+            demur__proto_dot_v1_dot_collector__pb2.GetModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

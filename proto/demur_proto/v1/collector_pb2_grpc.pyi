@@ -45,6 +45,10 @@ class CollectorStub:
     """
     GetStudy: _grpc.UnaryUnaryMultiCallable[_collector_pb2.GetStudyRequest, _collector_pb2.GetStudyResponse]
     """Fetch a study's definition, before agreeing to it."""
+    GetModel: _grpc.UnaryStreamMultiCallable[_collector_pb2.GetModelRequest, _collector_pb2.GetModelResponse]
+    """Fetch the model that a gradient round names, in pieces. It is public, and a device fetches it
+    whatever it has and whatever it has spent.
+    """
     Visit: _grpc.StreamStreamMultiCallable[_collector_pb2.VisitRequest, _collector_pb2.VisitResponse]
     """One device's visit: it says hello, is pushed the rounds that are open and those that open while
     it stays, hands in reports, and gets a receipt for each.
@@ -71,6 +75,10 @@ class CollectorAsyncStub(CollectorStub):
     """
     GetStudy: _aio.UnaryUnaryMultiCallable[_collector_pb2.GetStudyRequest, _collector_pb2.GetStudyResponse]  # type: ignore[assignment]
     """Fetch a study's definition, before agreeing to it."""
+    GetModel: _aio.UnaryStreamMultiCallable[_collector_pb2.GetModelRequest, _collector_pb2.GetModelResponse]  # type: ignore[assignment]
+    """Fetch the model that a gradient round names, in pieces. It is public, and a device fetches it
+    whatever it has and whatever it has spent.
+    """
     Visit: _aio.StreamStreamMultiCallable[_collector_pb2.VisitRequest, _collector_pb2.VisitResponse]  # type: ignore[assignment]
     """One device's visit: it says hello, is pushed the rounds that are open and those that open while
     it stays, hands in reports, and gets a receipt for each.
@@ -106,6 +114,16 @@ class CollectorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_collector_pb2.GetStudyResponse, _abc.Awaitable[_collector_pb2.GetStudyResponse]]:
         """Fetch a study's definition, before agreeing to it."""
+
+    @_abc_1.abstractmethod
+    def GetModel(
+        self,
+        request: _collector_pb2.GetModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_collector_pb2.GetModelResponse], _abc.AsyncIterator[_collector_pb2.GetModelResponse]]:
+        """Fetch the model that a gradient round names, in pieces. It is public, and a device fetches it
+        whatever it has and whatever it has spent.
+        """
 
     @_abc_1.abstractmethod
     def Visit(

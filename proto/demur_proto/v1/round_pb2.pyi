@@ -245,13 +245,16 @@ Global___Prefix: _TypeAlias = Prefix  # noqa: Y015
 
 @_typing.final
 class Gradient(_message.Message):
-    """The sum over people of clipped gradients of a model. Not answered by this version."""
+    """The sum over people of clipped gradients of a model: each person's is that of the mean loss over all
+    of their examples, and nothing where they have none. It has clip, sigma and grid_exponent as a
+    linear round has, and never on_grid; its dimension is the number of the model's parameters.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_HASH_FIELD_NUMBER: _builtins.int
     model_hash: _builtins.bytes
-    """SHA-256 of the model's parameters."""
+    """Which model, at which parameters: SHA-256 of its definition, 32 bytes. Collector.GetModel has it."""
     def __init__(
         self,
         *,
@@ -311,8 +314,8 @@ class Round(_message.Message):
     number: _builtins.int
     """1 for the first round of the study, then consecutive."""
     dimension: _builtins.int
-    """Number of words of a report; >= 1. In a linear round that is the number of coordinates, in a
-    histogram it follows from the mechanism.
+    """Number of words of a report; >= 1. In a linear or gradient round that is the number of
+    coordinates, in a histogram it follows from the mechanism.
     """
     clip: _builtins.float
     """The l2 radius that values are clipped to, data units; > 0. This and the next three are unset in a
@@ -327,15 +330,15 @@ class Round(_message.Message):
     not answers with cover. Without this promise values are rounded at random, without bias.
     """
     weight: _builtins.int
-    """What one squared word of a linear round costs, or one category of a histogram, in the study's
-    budget units. Every device checks it by its own arithmetic: in a linear round it is one exact
-    integer, in a histogram at least what the category costs, and less than 1/1024 more.
+    """What one squared word of a linear or gradient round costs, or one category of a histogram, in the
+    study's budget units. Every device checks it by its own arithmetic: with Gaussian noise it is one
+    exact integer, in a histogram at least what the category costs, and less than 1/1024 more.
     """
     word_type: Global___WordType.ValueType
     """How words are encoded."""
     answer_after_ms: _builtins.int
-    """A device sends its report this long after it received the round, whatever it computed and
-    however long that took; an answer that is not ready by then is a cover report. Milliseconds.
+    """A device sends its report this long after it received the round, and the model that a gradient
+    round names, whatever it computed and however long that took; an answer that is not ready by then is a cover report. Milliseconds.
     """
     close_unix_ms: _builtins.int
     """The collector closes the round at this time (milliseconds since 1970-01-01 UTC); 0 leaves

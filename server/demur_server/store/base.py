@@ -7,6 +7,7 @@ from typing import Protocol
 
 from demur_proto.arrays import Integers, Words
 from demur_proto.definition import Defined
+from demur_proto.errors import NotFoundError
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -56,6 +57,14 @@ class KeptRound:
     released: bool  #: its release is kept; a closed round without one was interrupted
 
 
+MOST_WAITING = 8  #: models that are kept without an open round that names them
+
+
+def no_model(model_hash: bytes) -> NotFoundError:
+    """The error for a model that is not kept."""
+    return NotFoundError(f"there is no model {model_hash.hex()[:16]}; publish it first")
+
+
 class DeviceState(StrEnum):
     """What a store knows about a device."""
 
@@ -87,13 +96,27 @@ class Store(Protocol):
     StorageError; nothing is half-done, and the same call may be made again.
     """
 
-    # ---- studies and rounds ------------------------------------------------------------------
+    # ---- studies, models and rounds ----------------------------------------------------------
 
     async def add_study(self, study: Defined[Study]) -> None:
         """Keep a study; again, it changes nothing."""
 
     async def studies(self) -> list[bytes]:
         """The definitions of all studies, in the order in which they were fixed."""
+
+    async def add_model(self, model_hash: bytes, definition: bytes) -> None:
+        """Keep a model; again, it changes nothing.
+
+        Of the models that no open round names, the newest MOST_WAITING stay, and the others are
+        forgotten.
+
+        Args:
+            model_hash: of the definition.
+            definition: exactly as the analyst wrote it.
+        """
+
+    async def model(self, model_hash: bytes) -> bytes | None:
+        """The definition of a model; None: it is not kept."""
 
     async def add_round(
         self, asked: Defined[Round], *, sums_length: int, open_access: bool = False
@@ -106,7 +129,7 @@ class Store(Protocol):
             open_access: reports are taken from anybody, unauthenticated.
 
         Raises:
-            NotFoundError: its study is not kept.
+            NotFoundError: its study, or the model that it names, is not kept.
             StateError: its study has another round of this number.
         """
 
@@ -144,6 +167,8 @@ class Store(Protocol):
 
     async def close_round(self, round_hash: bytes) -> Totals:
         """Close a round, for ever, and forget its ids, digests and devices.
+
+        The model that it names is forgotten too, unless another open round names it.
 
         Again, the same totals, except that the sums are gone once the release is kept.
 

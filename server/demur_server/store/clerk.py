@@ -18,7 +18,7 @@ from demur_proto.errors import DemurError, NotFoundError, StateError, StorageErr
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.v1 import report_pb2
-from demur_server.store import records
+from demur_server.store import models, records
 from demur_server.store.base import Batch, Counted, Totals
 from demur_server.store.counting import Counting
 from demur_server.store.link import Change, Database, Link
@@ -268,6 +268,7 @@ class Clerk:
                 records.mark_closed(link.sql, row)
                 totals = records.all_totals(link.sql, row, closed=True)
                 records.delete_commits(link.sql, row.id)
+                models.forget_model(link.sql, row.id)
             self._forget(round_hash)
             self._scrub(link)
             return totals

@@ -8,7 +8,7 @@ from demur_proto.definition import Defined
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
-from demur_server.store import identities, records
+from demur_server.store import identities, models, records
 from demur_server.store.base import (
     Batch,
     Counted,
@@ -57,6 +57,14 @@ class DurableStore:
     async def studies(self) -> list[bytes]:
         """The definitions of all studies."""
         return await self._do(lambda link: records.study_definitions(link.sql))
+
+    async def add_model(self, model_hash: bytes, definition: bytes) -> None:
+        """Keep a model."""
+        await self._write(lambda link: models.add_model(link.sql, model_hash, definition))
+
+    async def model(self, model_hash: bytes) -> bytes | None:
+        """The definition of a model."""
+        return await self._do(lambda link: models.find_model(link.sql, model_hash))
 
     async def add_round(
         self, asked: Defined[Round], *, sums_length: int, open_access: bool = False

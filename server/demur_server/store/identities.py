@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from demur_proto.errors import NotFoundError, StateError, StorageError
 from demur_server.store.base import DeviceState, NamedCredential, Role
-from demur_server.store.records import insert_once
+from demur_server.store.inserting import insert_once
 from demur_server.store.schema import credentials, devices, tokens
 
 

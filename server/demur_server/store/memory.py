@@ -7,10 +7,19 @@ import numpy as np
 from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.release import Release
-from demur_proto.round import Round
+from demur_proto.round import Gradient, Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
-from demur_server.store.base import Batch, Counted, DeviceState, KeptRound, NamedCredential, Totals
+from demur_server.store.base import (
+    MOST_WAITING,
+    Batch,
+    Counted,
+    DeviceState,
+    KeptRound,
+    NamedCredential,
+    Totals,
+    no_model,
+)
 from demur_server.store.counting import Counting
 
 
@@ -40,6 +49,7 @@ class MemoryStore:
         self._studies: dict[bytes, Defined[Study]] = {}
         self._rounds: dict[bytes, _Round] = {}
         self._releases: dict[bytes, Release] = {}
+        self._models: dict[bytes, bytes] = {}
         self._identities = _Identities()
 
     async def add_study(self, study: Defined[Study]) -> None:
@@ -49,6 +59,23 @@ class MemoryStore:
     async def studies(self) -> list[bytes]:
         """The definitions of all studies."""
         return [study.definition for study in self._studies.values()]
+
+    async def add_model(self, model_hash: bytes, definition: bytes) -> None:
+        """Keep a model."""
+        self._models.setdefault(model_hash, definition)
+        named = self._named_models()
+        waiting = [each for each in self._models if each not in named]
+        for each in waiting[:-MOST_WAITING]:
+            del self._models[each]
+
+    async def model(self, model_hash: bytes) -> bytes | None:
+        """The definition of a model."""
+        return self._models.get(model_hash)
+
+    def _named_models(self) -> set[bytes]:
+        """By open rounds."""
+        queries = [each.asked.value.query for each in self._rounds.values() if each.counting]
+        return {query.model_hash for query in queries if isinstance(query, Gradient)}
 
     async def add_round(
         self, asked: Defined[Round], *, sums_length: int, open_access: bool = False
@@ -64,6 +91,9 @@ class MemoryStore:
             for kept in self._rounds.values()
         ):
             raise StateError(f"round {number} cannot open: the study has another one")
+        query = asked.value.query
+        if isinstance(query, Gradient) and query.model_hash not in self._models:
+            raise no_model(query.model_hash)
         counting = Counting(sums_length=sums_length)
         self._rounds[asked.hash] = _Round(asked, open_access, _totals(counting), counting)
 
@@ -111,6 +141,9 @@ class MemoryStore:
         if kept.counting is not None:
             kept.totals = replace(_totals(kept.counting), closed=True)
             kept.counting = None
+            query = kept.asked.value.query
+            if isinstance(query, Gradient) and query.model_hash not in self._named_models():
+                self._models.pop(query.model_hash, None)
         return _copied(kept.totals)
 
     async def add_release(self, release: Release) -> Release:

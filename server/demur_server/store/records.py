@@ -3,22 +3,23 @@
 Each function takes the connection of a link. Those that write are called inside a transaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from demur_proto.arrays import Integers
 from demur_proto.definition import ROUND_TAG, STUDY_TAG, Defined, hash_definition
 from demur_proto.errors import NotFoundError, StateError, StorageError
 from demur_proto.release import Release
-from demur_proto.round import Round
+from demur_proto.round import Gradient, Round
 from demur_proto.study import Study
 from demur_proto.v1 import release_pb2
 from demur_server.store.base import Counted, KeptRound, Totals
+from demur_server.store.inserting import insert_once
+from demur_server.store.models import hold_model
 from demur_server.store.packing import checksum
 from demur_server.store.schema import commits, releases, rounds, studies, totals
 
@@ -50,19 +51,6 @@ class TotalsRow:
     reports: int
     conflicts: int
     sums: Integers  #: empty once the round's release is kept
-
-
-def insert_once(sql: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> bool:
-    """Add a row unless one has its key; whether it was added."""
-    if sql.dialect.name == "sqlite":
-        statement: Any = sqlite.insert(table).values(values).on_conflict_do_nothing()
-    else:
-        statement = postgresql.insert(table).values(values).on_conflict_do_nothing()
-    # Without the option a driver may say -1, and "not known" must not be taken for "added".
-    added = sql.execute(statement, execution_options={"preserve_rowcount": True}).rowcount
-    if added not in (0, 1):
-        raise StorageError("the database does not say whether a row was added")
-    return bool(added)
 
 
 def no_round(round_hash: bytes) -> NotFoundError:
@@ -104,7 +92,7 @@ def add_round(
     """Keep a round, open and empty; again, it changes nothing.
 
     Raises:
-        NotFoundError: its study is not kept.
+        NotFoundError: its study, or the model that it names, is not kept.
         StateError: its study has another round of this number.
     """
     study_hash = asked.value.study_hash
@@ -112,7 +100,7 @@ def add_round(
     if study_id is None:
         raise NotFoundError(f"there is no study {study_hash.hex()[:16]}")
     number = asked.value.number
-    values = {
+    values: dict[str, Any] = {
         "hash": asked.hash,
         "study_id": study_id,
         "number": number,
@@ -123,6 +111,11 @@ def add_round(
         "closed": False,
         "checksum": checksum(asked.hash, number, sums_length, shards, open_access, False),
     }
+    query = asked.value.query
+    if isinstance(query, Gradient):
+        if find_round(sql, asked.hash) is None:
+            hold_model(sql, query.model_hash)
+        values["model_hash"] = query.model_hash
     added = insert_once(sql, rounds, values)
     row = find_round(sql, asked.hash)
     if row is None:

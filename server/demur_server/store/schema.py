@@ -6,7 +6,7 @@ only as 16-byte ids, packed by the commit that counted them, and only while thei
 
 import sqlalchemy as sa
 
-HEAD = "0001"  #: the newest migration
+HEAD = "0002"  #: the newest migration
 
 metadata = sa.MetaData()
 _Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers rows by INTEGER only
@@ -32,7 +32,16 @@ rounds = sa.Table(
     sa.Column("open_access", sa.Boolean, nullable=False),
     sa.Column("closed", sa.Boolean, nullable=False),
     sa.Column("checksum", sa.BigInteger, nullable=False),
+    sa.Column("model_hash", sa.LargeBinary),  # of the model it names, if it is about one
     sa.UniqueConstraint("study_id", "number"),
+)
+
+models = sa.Table(
+    "models",
+    metadata,
+    sa.Column("id", _Key, primary_key=True),  # in the order in which they came
+    sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),
+    sa.Column("definition", sa.LargeBinary, nullable=False),
 )
 
 totals = sa.Table(

@@ -1,0 +1,86 @@
+"""The models that gradient rounds name, as a running collector holds them."""
+
+import hmac
+
+import anyio
+
+from demur_proto.definition import hash_definition
+from demur_proto.errors import WireError
+from demur_proto.gradients import check_model
+from demur_proto.models.definition import MODEL_TAG, read_model
+from demur_proto.round import Gradient
+from demur_server.store.base import Store, no_model
+
+HELD = 4  #: models that are at hand without a look into the store
+
+
+class Models:
+    """Keeps models, and hands them out to any number of devices at once.
+
+    Args:
+        store: what must not be forgotten.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: dict[bytes, bytes] = {}  # the last ones that were asked for, by hash
+        self._fetching = anyio.Lock()  # or every device would read the store
+
+    async def publish(self, model_hash: bytes, definition: bytes) -> None:
+        """Keep a model; the same again changes nothing.
+
+        Raises:
+            WireError: the hash is another one.
+            WireError, UnsupportedError: the bytes define no model that this version does.
+        """
+        found = await anyio.to_thread.run_sync(hash_definition, MODEL_TAG, definition)
+        if not hmac.compare_digest(found, model_hash):
+            raise WireError(
+                f"the model that came is {found.hex()[:16]}, not {model_hash.hex()[:16]}"
+            )
+        await anyio.to_thread.run_sync(read_model, definition)
+        await self._store.add_model(model_hash, definition)
+
+    async def is_kept(self, model_hash: bytes) -> bool:
+        """Whether the store has it, whatever is at hand here: others may have made it forget."""
+        return await self._store.model(model_hash) is not None
+
+    async def find(self, model_hash: bytes) -> bytes | None:
+        """The definition of a model; None: it is not kept."""
+        if model_hash in self._held:
+            return self._held[model_hash]
+        async with self._fetching:
+            if model_hash not in self._held:
+                definition = await self._store.model(model_hash)
+                if definition is None:
+                    return None
+                while len(self._held) >= HELD:
+                    del self._held[next(iter(self._held))]
+                self._held[model_hash] = definition
+        return self._held[model_hash]
+
+    async def definition(self, model_hash: bytes) -> bytes:
+        """The definition of a model.
+
+        Raises:
+            NotFoundError: it is not kept.
+        """
+        definition = await self.find(model_hash)
+        if definition is None:
+            raise no_model(model_hash)
+        return definition
+
+    async def check(self, query: Gradient) -> None:
+        """Refuse a question about a model that is not kept, or that has another size.
+
+        Raises:
+            NotFoundError: it is not kept.
+            WireError: it has another number of parameters than the round says.
+        """
+        definition = await self.definition(query.model_hash)
+        model = await anyio.to_thread.run_sync(read_model, definition)
+        check_model(model, query)
+
+    def let_go(self, query: Gradient) -> None:
+        """A round about this model has closed."""
+        self._held.pop(query.model_hash, None)

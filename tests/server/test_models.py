@@ -1,0 +1,447 @@
+"""Models at a collector: published, named by rounds, handed out, forgotten."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import grpc
+import numpy as np
+import pytest
+
+from demur_client.connection import connected
+from demur_client.models import ModelCache, fetch_model
+from demur_proto.asking import next_gradient, next_round
+from demur_proto.calls import PEER, calling
+from demur_proto.definition import Defined, define_round, define_study, hash_definition
+from demur_proto.errors import (
+    ConnectionLost,
+    NotFoundError,
+    ParameterError,
+    StateError,
+    StorageError,
+    WireError,
+)
+from demur_proto.model_pieces import PIECE_BYTES
+from demur_proto.models.definition import MODEL_TAG, DefinedModel, ModelDefinition, define_model
+from demur_proto.models.softmax import Softmax
+from demur_proto.release import Release, Withheld
+from demur_proto.round import Feature, Gradient, Round
+from demur_proto.study import Study, design_study
+from demur_proto.v1 import analyst_pb2, collector_pb2
+from demur_server.analyst import Analyst
+from demur_server.collector import Collector
+from demur_server.gradients import mean_gradient
+from demur_server.service import CollectorService
+from demur_server.serving import Ports, served
+from demur_server.store.base import MOST_WAITING, Store
+from demur_server.store.memory import MemoryStore
+from store_kit import MemoryPlace, Place, PostgresPlace, PostgresServer, SqlitePlace
+
+DEADLINE_S = 10.0
+
+
+def a_model(number: int = 0, *, inputs: int = 2) -> DefinedModel:
+    architecture = Softmax(inputs=inputs, classes=2)
+    theta = np.full(architecture.parameters, float(number))
+    return define_model(ModelDefinition(architecture=architecture, theta=theta))
+
+
+STUDY = define_study(
+    design_study(
+        name="learning",
+        epsilon=1.0,
+        delta=1e-6,
+        answers=3,
+        minimum_cohort=2,
+        grid_exponent=-15,
+        maximum_dimension=1 << 18,
+    )
+)
+MODEL = a_model()
+
+
+def asking(model: DefinedModel, number: int = 1, *, dimension: int = 6) -> Defined[Round]:
+    return define_round(next_gradient(STUDY, model.hash, number=number, dimension=dimension))
+
+
+# ---- stores ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: PostgresServer) -> PostgresPlace:
+    """One database for all tests of this module, emptied between them."""
+    return PostgresPlace(postgres)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, quick_path: Path) -> Place:
+    if request.param == "postgres":
+        database: PostgresPlace = request.getfixturevalue("databases")
+        database.clear()
+        return database
+    return SqlitePlace(quick_path) if request.param == "sqlite" else MemoryPlace()
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Store]:
+    made = await place.open()
+    await made.add_study(STUDY)
+    yield made
+    await made.close()
+
+
+async def keep(store: Store, *models: DefinedModel) -> None:
+    for model in models:
+        await store.add_model(model.hash, model.definition)
+
+
+async def open_round(store: Store, asked: Defined[Round]) -> None:
+    await store.add_round(asked, sums_length=6)
+
+
+async def kept(store: Store, *models: DefinedModel) -> list[bool]:
+    return [await store.model(model.hash) == model.definition for model in models]
+
+
+async def test_a_model_is_kept_until_the_last_open_round_about_it_closes(store: Store) -> None:
+    await keep(store, MODEL, MODEL)
+    first, second = asking(MODEL, 1), asking(MODEL, 2)
+    await open_round(store, first)
+    await open_round(store, second)
+    await open_round(store, second)
+
+    await store.close_round(first.hash)
+    between = await kept(store, MODEL)
+    await store.close_round(second.hash)
+    await store.close_round(second.hash)
+
+    assert between == [True]
+    assert await store.model(MODEL.hash) is None
+    await open_round(store, first)  # again, it changes nothing
+
+
+async def test_no_round_opens_about_a_model_that_is_not_kept(store: Store) -> None:
+    with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
+        await open_round(store, asking(MODEL))
+
+    assert await store.rounds() == []
+
+
+async def test_of_models_without_a_round_the_newest_stay(store: Store) -> None:
+    models = [a_model(number) for number in range(MOST_WAITING + 3)]
+    await keep(store, models[0])
+    await open_round(store, asking(models[0]))
+
+    await keep(store, *models[1:])
+
+    assert await kept(store, *models) == [True, False, False, *[True] * MOST_WAITING]
+
+
+async def test_a_restart_keeps_the_models_of_open_rounds(place: Place, store: Store) -> None:
+    if not place.durable:
+        return
+    await keep(store, MODEL, a_model(1))
+    await open_round(store, asking(MODEL))
+    await place.crash(store)
+
+    again = await place.open()
+    found = await kept(again, MODEL, a_model(1))
+    await again.close_round(asking(MODEL).hash)
+    after = await again.model(MODEL.hash)
+    await again.close()
+
+    assert found == [True, True]
+    assert after is None
+
+
+async def test_a_store_from_before_there_were_models_goes_on(quick_path: Path) -> None:
+    place = SqlitePlace(quick_path)
+    store = await place.open()
+    await store.add_study(STUDY)
+    linear = define_round(next_round(STUDY, [Feature(name="x")], number=1))
+    await store.add_round(linear, sums_length=1)
+    await store.close()
+    raw = sqlite3.connect(place.path)
+    with raw:
+        raw.execute("DROP TABLE models")
+        raw.execute("ALTER TABLE rounds DROP COLUMN model_hash")
+        raw.execute("UPDATE alembic_version SET version_num = '0001'")
+    raw.close()
+
+    store = await place.open()
+    await keep(store, MODEL)
+    await open_round(store, asking(MODEL, 2))
+    rounds = [(each.round_hash, each.closed) for each in await store.rounds()]
+    await store.close_round(linear.hash)
+    found = await kept(store, MODEL)
+    await store.close()
+
+    assert rounds == [(linear.hash, False), (asking(MODEL, 2).hash, False)]
+    assert found == [True]
+
+
+async def test_a_damaged_model_is_not_handed_out(quick_path: Path) -> None:
+    place = SqlitePlace(quick_path)
+    store = await place.open()
+    await keep(store, MODEL)
+    await store.close()
+    raw = sqlite3.connect(place.path)
+    with raw:
+        raw.execute("UPDATE models SET definition = x'00'")
+    raw.close()
+
+    store = await place.open()
+    with pytest.raises(StorageError, match="a model is damaged in the store; restore a backup"):
+        await store.model(MODEL.hash)
+    await store.close()
+
+
+# ---- over the wire -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def study(collector: Collector) -> Defined[Study]:
+    return await collector.create_study(STUDY.definition)
+
+
+@pytest.fixture
+async def collector() -> Collector:
+    made = Collector(MemoryStore(), open_access=True)
+    await made.create_study(STUDY.definition)
+    return made
+
+
+@pytest.fixture
+async def analyst(ports: Ports) -> AsyncIterator[Analyst]:
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", STUDY.value) as made:
+        yield made
+
+
+def query_of(model: DefinedModel, dimension: int = 6) -> Gradient:
+    query = asking(model, dimension=dimension).value.query
+    assert isinstance(query, Gradient)
+    return query
+
+
+async def test_what_is_published_is_what_devices_fetch(
+    analyst: Analyst, channel: grpc.aio.Channel
+) -> None:
+    large = a_model(3, inputs=100_000 // 4)  # several hundred kilobytes
+
+    await analyst.publish_model(MODEL)
+    await analyst.publish_model(large)
+    await analyst.publish_model(large)
+    asked = await analyst.open_gradient(MODEL, clip=0.5)
+
+    assert asked.value.query == Gradient(
+        model_hash=MODEL.hash,
+        dimension=6,
+        clip=0.5,
+        sigma=STUDY.value.base_sigma,
+        grid_exponent=-15,
+    )
+    fetched = await fetch_model(channel, query_of(large, large.value.architecture.parameters))
+    assert fetched.definition == large.definition
+    np.testing.assert_array_equal(fetched.value.theta, large.value.theta)
+
+
+async def test_a_model_of_several_pieces_arrives_whole(
+    analyst: Analyst, channel: grpc.aio.Channel
+) -> None:
+    architecture = Softmax(inputs=(1 << 15) - 1, classes=8)
+    theta = np.random.default_rng(1).normal(size=architecture.parameters)
+    wide = define_model(ModelDefinition(architecture=architecture, theta=theta))
+    assert len(wide.definition) > PIECE_BYTES
+
+    await analyst.publish_model(wide)
+    fetched = await fetch_model(channel, query_of(wide, architecture.parameters))
+
+    assert fetched.hash == wide.hash
+
+
+async def test_a_round_about_no_model_or_one_of_another_size_is_refused_in_one_line(
+    analyst: Analyst, collector: Collector
+) -> None:
+    with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
+        await analyst.open_gradient(MODEL)
+    await analyst.publish_model(MODEL)
+    with pytest.raises(WireError) as caught:
+        await collector.open_round(asking(MODEL, dimension=7).definition)
+
+    assert str(caught.value) == (
+        "not a valid round: dimension must be 6, the number of the model's parameters, got 7"
+    )
+    assert collector.rounds_opened(STUDY.hash) == 0
+
+
+async def test_a_closed_rounds_model_is_gone(
+    analyst: Analyst, collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    await analyst.publish_model(MODEL)
+    asked = await analyst.open_gradient(MODEL)
+    cache = ModelCache(most=1)
+    await cache.of(channel, query_of(MODEL))
+
+    await analyst.close(asked)
+
+    with pytest.raises(NotFoundError):
+        await fetch_model(channel, query_of(MODEL))
+    assert (await cache.of(channel, query_of(MODEL))).hash == MODEL.hash  # kept by the device
+    other = a_model(1)
+    await analyst.publish_model(other)
+    await cache.of(channel, query_of(other))
+    with pytest.raises(ConnectionLost, match="the round closed before its model came"):
+        await cache.of(channel, query_of(MODEL))
+
+
+async def publishing(analysts: Any, *messages: analyst_pb2.PublishModelRequest) -> bytes:
+    async def requests() -> AsyncIterator[analyst_pb2.PublishModelRequest]:
+        for message in messages:
+            yield message
+
+    async with calling(PEER):
+        response = await analysts.PublishModel(requests(), timeout=DEADLINE_S)
+    model_hash: bytes = response.model_hash
+    return model_hash
+
+
+def header(**changes: Any) -> analyst_pb2.PublishModelRequest:
+    fields = {
+        "protocol_version": 1,
+        "model_hash": MODEL.hash,
+        "size": len(MODEL.definition),
+        **changes,
+    }
+    return analyst_pb2.PublishModelRequest(header=analyst_pb2.ModelHeader(**fields))
+
+
+def piece(data: bytes = MODEL.definition) -> analyst_pb2.PublishModelRequest:
+    return analyst_pb2.PublishModelRequest(piece=data)
+
+
+@pytest.mark.parametrize(
+    ("messages", "complaint"),
+    [
+        ([], "the first message about a model is its header"),
+        ([piece()], "the first message about a model is its header"),
+        ([header(size=0), piece()], "a model takes 1 to"),
+        ([header(size=1 << 40), piece()], "a model takes 1 to"),
+        ([header(), header()], "after its header a model comes in pieces"),
+        ([header(), piece(b"")], "a piece of a model is 1 to"),
+        ([header(), piece(b"x"), piece()], "takes at most"),
+        ([header(), piece(MODEL.definition[:-1])], "bytes of a model came"),
+        ([header(), piece(MODEL.definition[:-1] + b"x")], "the model that came is"),
+        ([header(model_hash=bytes(32)), piece()], "the model that came is"),
+        ([header(model_hash=b""), piece()], "the model that came is"),
+    ],
+)
+async def test_what_is_not_the_model_that_was_announced_is_refused(
+    analysts: Any, collector: Collector, messages: list[Any], complaint: str
+) -> None:
+    with pytest.raises(WireError, match=complaint) as caught:
+        await publishing(analysts, *messages)
+
+    assert len(str(caught.value).splitlines()) == 1
+    assert not await collector.models.is_kept(MODEL.hash)
+
+
+async def test_bytes_that_are_no_model_are_refused_whatever_their_hash(analysts: Any) -> None:
+    nonsense = b"\xff" * 10
+    first = header(model_hash=hash_definition(MODEL_TAG, nonsense), size=10)
+
+    with pytest.raises(WireError, match="not a model"):
+        await publishing(analysts, first, piece(nonsense))
+
+
+async def test_a_model_that_is_kept_need_not_come_again(analysts: Any) -> None:
+    assert await publishing(analysts, header(), piece()) == MODEL.hash
+    assert await publishing(analysts, header()) == MODEL.hash
+
+
+async def test_many_devices_fetch_one_model_with_one_look_into_the_store() -> None:
+    looks = 0
+
+    class Counting(MemoryStore):
+        async def model(self, model_hash: bytes) -> bytes | None:
+            nonlocal looks
+            looks += 1
+            await anyio.sleep(0.01)
+            return await super().model(model_hash)
+
+    collector = Collector(Counting(), open_access=True)
+    await collector.models.publish(MODEL.hash, MODEL.definition)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(collector.models.definition, MODEL.hash)
+
+    assert looks == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "complaint"),
+    [
+        ([a_model(1).definition], "another model than the one that the round names"),
+        ([MODEL.definition, b"more"], "another model than the one that the round names"),
+        ([bytes(PIECE_BYTES)], "takes at most 1072 bytes, and more of it came"),
+        ([b""], "a piece of a model is 1 to"),
+        ([], "another model than the one that the round names"),
+    ],
+)
+async def test_a_device_believes_no_collector(
+    collector: Collector, sent: list[bytes], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lying(
+        self: object, request: collector_pb2.GetModelRequest, context: object
+    ) -> AsyncIterator[collector_pb2.GetModelResponse]:
+        for each in sent:
+            yield collector_pb2.GetModelResponse(piece=each)
+
+    monkeypatch.setattr(CollectorService, "GetModel", lying)
+    async with (
+        served(collector, drain_s=0.1) as ports,
+        connected(f"127.0.0.1:{ports.collector}") as channel,
+    ):
+        with pytest.raises(WireError, match=complaint):
+            await fetch_model(channel, query_of(MODEL))
+
+
+# ---- the mean ----------------------------------------------------------------------------------
+
+
+def release(**changes: Any) -> Release:
+    fields = {
+        "study_hash": bytes(32),
+        "round_hash": bytes(32),
+        "number": 1,
+        "reports": 3,
+        "withheld": Withheld.NOTHING,
+        "sums": (1, 2),
+        "estimate": (1.0, -2.0),
+        "standard_error": (0.5,),
+        "half_width": (1.0,),
+        "confidence": 0.95,
+        "guarantee": "",
+        **changes,
+    }
+    return Release(**fields)
+
+
+def test_the_mean_is_over_the_public_cohort_whoever_reported() -> None:
+    mean = mean_gradient(release(), cohort=4)
+
+    assert mean.gradient.tolist() == [0.25, -0.5]
+    assert mean.standard_error == 0.125
+
+
+def test_there_is_no_mean_of_nothing_or_over_nobody() -> None:
+    hidden = {"sums": (), "estimate": (), "standard_error": (), "half_width": ()}
+    withheld = release(withheld=Withheld.BELOW_MINIMUM_COHORT, **hidden)
+
+    with pytest.raises(StateError, match="round 1 has no sum: only 3 reports came"):
+        mean_gradient(withheld, cohort=4)
+    for cohort in (0, -1, 1.0, True, float("nan"), None):
+        with pytest.raises(ParameterError, match="cohort"):
+            mean_gradient(release(), cohort=cohort)  # type: ignore[arg-type]
