@@ -35,9 +35,7 @@ from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
 
 BLOCK = 4096  #: people in a block; part of what a seed means
-PORTION_WORDS = (
-    1 << 17
-)  #: of a wide round that a thread works on at once, so that they fit its cache; likewise
+PORTION_WORDS = 1 << 17  #: worked on at once in a wide round, so that they fit a cache; likewise
 
 
 def block_count(devices: int) -> int:
