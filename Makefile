@@ -15,12 +15,13 @@ export MPLCONFIGDIR ?= $(CURDIR)/build/cache/matplotlib
 unexport PYTHONPATH
 
 .DELETE_ON_ERROR:
-.PHONY: help setup test $(CHECKS:%=check-%) codegen baseline format wheel demo long-all FORCE
+.PHONY: help setup test test-torch $(CHECKS:%=check-%) codegen baseline format wheel demo long-all FORCE
 
 help:
 	@echo 'make setup       create .venv and install everything into it (PYTHON=python3.12 to choose)'
 	@echo 'make test        every check, in order; make check-NAME runs one of them:'
 	@echo '                 $(CHECKS)'
+	@echo 'make test-torch  the tests that need torch, which nothing else does'
 	@echo 'make format      put code and schema into their one form'
 	@echo 'make codegen     generate the bindings of proto/demur_proto/v1/*.proto'
 	@echo 'make baseline    make the schema of today the one that must not break'
@@ -59,6 +60,14 @@ $(STAMP): pyproject.toml
 # One after the other even under -j: they share two folders, and a reader wants one story.
 test: setup
 	@for check in $(CHECKS); do $(MAKE) --no-print-directory check-$$check || exit; done
+
+# Torch is gigabytes, so nobody gets it unasked; without it these tests are skipped in `make test`.
+test-torch: $(STAMP)
+	@$(BIN)/python -c 'import torch' 2>/dev/null || { \
+	    echo "torch is not here: $(BIN)/pip install --editable '.[torch]', then again" >&2; \
+	    exit 1; \
+	}
+	@$(BIN)/pytest tests -k torch $(ARGS)
 
 check-codegen: $(STAMP)
 	@echo '== codegen: the committed bindings are what the schema generates'

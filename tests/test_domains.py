@@ -71,6 +71,7 @@ from demur_proto.samplers import discrete_gaussian as discrete_gaussian_sampler
 from demur_proto.samplers import discrete_laplace as discrete_laplace_sampler
 from demur_proto.samplers import exact, rounded_gaussian, rounded_laplace
 from demur_proto.study import Measure, MechanismFamily, Policy, View
+from demur_sim import float_charges
 from demur_sim.datasets import dealing, labelled
 
 MODULES: tuple[ModuleType, ...] = (
@@ -84,7 +85,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
     rounded_laplace,
     *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
-    *(products, softmax, dealing, labelled),
+    *(products, softmax, dealing, labelled, float_charges),
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -603,6 +604,13 @@ EXAMPLES |= {
     "labelled.Labelled.split": example(
         on=lambda: LABELLED, held_out=1, rng=np.random.default_rng(1)
     ),
+    "float_charges.FloatPrice": example(
+        clip=1.0,
+        grid_exponent=-7,
+        weight=STUDY.base_weight,
+        budget_units=STUDY.budget_units,
+        signed=["grid_exponent"],
+    ),
     "labelled.LabelledData": example(name="three", train=LABELLED, test=LABELLED, classes=2),
 }
 
@@ -644,6 +652,8 @@ ELSEWHERE = {
     "definition.read_model": "takes bytes; its own tests give it wrong ones",
     "dealing.Deal": ARRAYS,
     "dealing.Deal.examples": ARRAYS,
+    "float_charges.FloatPrice.affordable": ARRAYS,
+    "float_charges.FloatPrice.charge": ARRAYS,
     "labelled.Labelled": ARRAYS,
     "labelled.Labelled.inputs": "takes a feature map",
     "labelled.Labelled.of": ARRAYS,
