@@ -46,6 +46,11 @@ class Analyst:
         self._metadata = metadata_of(credential)
         self._rounds = rounds
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds the study has had, open ones too, as far as this analyst knows."""
+        return self._rounds
+
     @classmethod
     @asynccontextmanager
     async def create(

@@ -21,6 +21,7 @@ from typing import NoReturn
 # Which module adds which commands, what they are for, and the extra they need.
 COMMANDS = {
     "simulate": ("demur_sim.commands", "run a scenario on a simulated population", "sim"),
+    "train": ("demur_sim.training.command", "train a model on a simulated population", "sim"),
     "serve": ("demur_server.commands", "run a collector on this machine", "server"),
     "certs": ("demur_server.certs_command", "make certificates for development", "server"),
     "ask": ("demur_server.ask_command", "ask the devices of a study one question", "server"),
@@ -122,7 +123,8 @@ def _explained(error: BaseException, command: str) -> tuple[str, int]:
     from demur_proto.errors import DemurError, ParameterError
 
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; nothing was kept", 1
+        kept = "--resume goes on after the last step" if command == "train" else "nothing was kept"
+        return f"interrupted; {kept}", 1
     if isinstance(error, ParameterError):
         return str(error), 2
     if isinstance(error, DemurError):

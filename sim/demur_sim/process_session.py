@@ -46,6 +46,7 @@ class ProcessSession:
         self.collector = collector
         self._analyst = analyst
         self._contributed: list[Integers] = []
+        self.refused_after: list[int] = []  # simulator's truth: how many so far, round by round
         self._first_report = 0.0
         self._last_receipt = 0.0
         self._over = ""  # why nothing more can be asked
@@ -121,6 +122,7 @@ class ProcessSession:
         self._contributed.append(
             np.sum([answer.contributed for answer in answers], axis=0, dtype=np.int64)
         )
+        self.refused_after.append(sum(answer.refused for answer in answers))
         firsts = [answer.first_report for answer in answers if answer.first_report]
         if not self._first_report and firsts:
             self._first_report = min(firsts)

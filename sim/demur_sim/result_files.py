@@ -41,7 +41,7 @@ def save(result: Result, folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
             for name, write in files.items():
                 write(Path(aside) / name)
-            with _alone_in(folder):
+            with alone_in(folder):
                 (folder / "summary.json").unlink(missing_ok=True)
                 for name in files:
                     (Path(aside) / name).replace(folder / name)
@@ -51,7 +51,7 @@ def save(result: Result, folder: Path) -> None:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Keep other runs from replacing files in the same folder meanwhile."""
     handle = os.open(folder, os.O_RDONLY)
     try:

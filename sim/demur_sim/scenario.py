@@ -15,12 +15,13 @@ from demur_sim.datasets.cdnow import load_cdnow
 from demur_sim.datasets.events import check_days, read_events
 from demur_sim.populations import FLAGS, MOST_DEVICES, MOST_PERIODS, Population
 from demur_sim.scenario_tables import (
+    TRAINING,
     Table,
     flattened,
     inside,
     read_override,
     read_table,
-    shipped,
+    shipped_of,
 )
 from demur_sim.telemetry import EVENT, Telemetry
 
@@ -175,8 +176,8 @@ _NUMERIC += [f"data.{item.name}" for item in fields(Data) if isinstance(item.def
 
 
 def list_scenarios() -> list[tuple[str, str]]:
-    """Name and title of every shipped scenario, by name."""
-    return [(name, load_scenario(name).title) for name in shipped()]
+    """Name and title of every shipped scenario that asks questions, by name."""
+    return [(name, load_scenario(name).title) for name in shipped_of(training=False)]
 
 
 def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
@@ -196,7 +197,12 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
         ParameterError: there is no such scenario or key, or a value is outside its range.
         DataError: the file cannot be read, or is not TOML.
     """
-    table = flattened(read_table(name_or_path), known=_KEYS, where=str(name_or_path))
+    written = read_table(name_or_path)
+    if written.get("kind") == TRAINING:
+        raise ParameterError(
+            f"kind in {name_or_path}", TRAINING, "linear or histogram; demur train runs this one"
+        )
+    table = flattened(written, known=_KEYS, where=str(name_or_path))
     if isinstance(table.get("data.csv"), str):
         table["data.csv"] = str(Path(name_or_path).parent / table["data.csv"])
     replaced: Table = {}

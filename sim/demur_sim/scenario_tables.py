@@ -11,7 +11,8 @@ from typing import Any
 
 from demur_proto.errors import DataError, ParameterError
 
-TABLES = ("parameters", "data")  #: keys that are tables
+TRAINING = "training"  #: the kind of scenarios that `demur train` runs
+OF_NUMBERS = ("parameters", "features")  #: tables that hold numbers by any name
 
 Table = dict[str, Any]
 
@@ -23,8 +24,17 @@ def shipped() -> dict[str, Traversable]:
     return dict(sorted(files.items()))
 
 
-def read_table(name_or_path: str | Path) -> Table:
+def shipped_of(*, training: bool) -> list[str]:
+    """Those that train, or those that ask questions, by name."""
+    return [name for name in shipped() if (read_table(name).get("kind") == TRAINING) is training]
+
+
+def read_table(name_or_path: str | Path, *, training: bool = False) -> Table:
     """The TOML of a scenario, as it is.
+
+    Args:
+        name_or_path: of any kind.
+        training: what to suggest in place of a name that there is not.
 
     Raises:
         ParameterError: there is no such scenario.
@@ -38,7 +48,8 @@ def read_table(name_or_path: str | Path) -> Table:
     elif isinstance(name_or_path, Path) or path.suffix == ".toml" or name_or_path != path.name:
         file = path
     else:
-        expected = f"{_one_of([*known], name_or_path)}, or the path of a TOML file"
+        offered = shipped_of(training=training)
+        expected = f"{_one_of(offered, name_or_path)}, or the path of a TOML file"
         raise ParameterError("scenario", name_or_path, expected)
     try:
         return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
@@ -53,7 +64,7 @@ def read_override(text: str, *, numeric: Collection[str]) -> Table:
 
     Args:
         text: the value as in TOML, texts also without quotes.
-        numeric: keys whose values are numbers; whatever is inside `parameters` is one too.
+        numeric: keys whose values are numbers; whatever is inside `OF_NUMBERS` is one too.
 
     Raises:
         ParameterError: there is no equals sign.
@@ -68,7 +79,7 @@ def read_override(text: str, *, numeric: Collection[str]) -> Table:
         parsed = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):
         return {key: value}  # a text without quotes
-    of_text = key not in numeric and key.split(".")[0] != "parameters"
+    of_text = key not in numeric and key.split(".")[0] not in OF_NUMBERS
     plain = parsed.keys() != {"value"} or (of_text and not isinstance(parsed["value"], str | dict))
     return {key: value if plain else parsed["value"]}
 
@@ -78,22 +89,23 @@ def flattened(table: Mapping[str, Any], *, known: Sequence[str], where: str) -> 
 
     Args:
         table: keys to values, some of which are tables.
-        known: every key that there is, dotted, besides those inside `parameters`.
+        known: every key that there is, dotted; `name.*` for a table that may hold any.
         where: what messages call the place.
 
     Raises:
         ParameterError: a key is unknown, or no table where there should be one.
     """
     flat: Table = {}
+    tables = {key.split(".")[0] for key in known if "." in key}
     for key, value in table.items():
-        if key not in TABLES:
+        if key not in tables:
             flat[key] = value
         elif isinstance(value, Mapping):
             flat |= {f"{key}.{name}": each for name, each in value.items()}
         else:
             raise ParameterError(f"{key} in {where}", value, "a table")
     for key, value in flat.items():
-        if key not in known and not key.startswith("parameters."):
+        if key not in known and f"{key.split('.')[0]}.*" not in known:
             raise ParameterError(f"key in {where}", key, _one_of(known, key))
         if key in ("data.start", "data.end") and type(value) is dt.date:
             flat[key] = value.isoformat()

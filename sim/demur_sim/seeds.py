@@ -14,6 +14,9 @@ class Purpose(IntEnum):
     WORST_CASE = 4  #: the noise drawn for the worst-case alternative in the picture
     SUMMED_NOISE = 6  #: all devices' noise in one, per round
     PEOPLE = 5  #: who made-up people are and what they do, per period; of a seed of their own
+    START = 7  #: the parameters that a training starts from
+    OWNERS = 8  #: who owns which examples; of a seed of its own
+    COUNTS = 9  #: whole studies beside a training, each with streams of its own
 
 
 def stream(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:
@@ -24,3 +27,12 @@ def stream(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(purpose, *indices))
     return np.random.Generator(np.random.SFC64(sequence))
+
+
+def seed_of(seed: int, purpose: Purpose, *indices: int) -> int:
+    """A seed of its own for a whole study beside another, so that no noise is drawn for both.
+
+    >>> seed_of(7, Purpose.COUNTS, 1) == seed_of(7, Purpose.COUNTS, 2)
+    False
+    """
+    return int.from_bytes(stream(seed, purpose, *indices).bytes(16), "little")

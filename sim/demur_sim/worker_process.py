@@ -58,6 +58,7 @@ class Answered:
     contributed: Integers  #: simulator's truth: see `cohort.given_sums`
     first_report: float  #: `time.monotonic` when the first report left
     last_receipt: float
+    refused: int  #: simulator's truth: how many were ever refused, this round included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -216,6 +217,7 @@ class _Gateway:
                 contributed=np.zeros(0, dtype=np.int64) if contributed is None else contributed,
                 first_report=first_report,
                 last_receipt=time.monotonic(),
+                refused=int(np.count_nonzero(self.cohort.refused())),
             ),
         )
 

@@ -1,0 +1,235 @@
+"""The loop of a training: ask for a gradient, step, count where a count was paid for, stop."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from demur_proto.arrays import Vector
+from demur_proto.checks import check_integer
+from demur_proto.errors import ParameterError, StateError
+from demur_proto.models.definition import (
+    Architecture,
+    DefinedModel,
+    Features,
+    ModelDefinition,
+    define_model,
+)
+from demur_server.gradients import MOST_PEOPLE
+from demur_server.training.averages import Averaging, Last
+from demur_server.training.optimisers import MOST_STEPS, Optimiser, State
+from demur_server.training.stopping import Count, HaltThreshold, Plateau
+
+
+class GradientSource(Protocol):
+    """Whoever can ask people for their gradients."""
+
+    async def gradient(self, model: DefinedModel, *, number: int) -> Vector:
+        """The noisy sum over people of their clipped gradients [d], data units.
+
+        Asked again with a number that was asked before, and the same model, it tells what it told
+        then, and nobody pays twice.
+
+        Args:
+            model: at its parameters; it becomes public.
+            number: of the step, from 1 on.
+        """
+
+
+class ErrorSource(Protocol):
+    """Whoever can count, on a budget of its own, for how many people a model is wrong."""
+
+    async def errors(self, model: DefinedModel, *, number: int, step: int) -> Count:
+        """A noisy count; asked again with a number, it tells what it told then.
+
+        Args:
+            model: whose errors to count; it becomes public.
+            number: of the count, from 1 on.
+            step: after which step it is asked.
+        """
+
+
+class HaltSource(Protocol):
+    """Whoever can count, on a budget of its own, how many people have run out."""
+
+    async def halts(self, *, number: int, step: int) -> Count:
+        """A noisy running count; asked again with a number, it tells what it told then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a training depends on, besides the people and what it starts from.
+
+    Raises:
+        ParameterError: a field is outside its range, or a rule has no counts to go by.
+    """
+
+    architecture: Architecture
+    features: Features | None
+    cohort: int  #: n: every sum is divided by it, however many contributed
+    steps: int  #: k_max, the most there may be
+    optimiser: Optimiser
+    averaging: Averaging = field(default_factory=Last)
+    every: int = 0  #: counts are asked after each so many steps, and after the last; 0: never
+    plateau: Plateau | None = None
+    halt: HaltThreshold | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("cohort", self.cohort, 1, MOST_PEOPLE)
+        check_integer("steps", self.steps, 1, MOST_STEPS)
+        check_integer("every", self.every, 0, MOST_STEPS)
+        if not self.every and (self.plateau or self.halt):
+            raise ParameterError("every", self.every, "at least 1, for a rule that needs counts")
+
+    @property
+    def counts(self) -> int:
+        """How many counts of each kind there are at most."""
+        return -(-self.steps // self.every) if self.every else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingState:
+    """Where a training stands after a step. All of it is public."""
+
+    number: int  #: steps taken so far
+    theta: Vector = field(repr=False)  #: the last iterate [d]
+    memory: State = field(repr=False)  #: of the optimiser
+    total: Vector = field(repr=False)  #: of the average [d]
+    weight: float  #: of the average; 0: there is none yet
+    errors: tuple[Count, ...] = ()
+    halts: tuple[Count, ...] = ()
+    best: Vector | None = field(default=None, repr=False)  #: with the fewest errors counted [d]
+    best_step: int = 0  #: after which it was
+    ended: str = ""  #: why it is over; empty while it is not
+
+    @property
+    def candidate(self) -> Vector:
+        """What stands for the model at this step: the average, or the last iterate [d]."""
+        return self.total / self.weight if self.weight else self.theta
+
+    @property
+    def final(self) -> Vector:
+        """The best released candidate by the counts of errors; without counts, the latest [d]."""
+        return self.candidate if self.best is None else self.best
+
+    @property
+    def final_step(self) -> int:
+        """After which step `final` was there."""
+        return self.number if self.best is None else self.best_step
+
+
+def start(settings: Settings, theta: Vector) -> TrainingState:
+    """Before the first step, from parameters [d] that are public."""
+    return TrainingState(
+        number=0,
+        theta=theta,
+        memory=settings.optimiser.start(len(theta)),
+        total=np.zeros_like(theta),
+        weight=0.0,
+    )
+
+
+async def train(
+    settings: Settings,
+    state: TrainingState,
+    source: GradientSource,
+    *,
+    errors: ErrorSource | None = None,
+    halts: HaltSource | None = None,
+    after: Callable[[TrainingState], None] | None = None,
+) -> TrainingState:
+    """Go on from a state until it is over.
+
+        θ ← step(θ, Ŝ/n),  with n the public cohort
+
+    A state that was kept after any step leads to the same end, bit for bit, and sources that keep
+    their promise charge nobody twice, wherever in a step the training broke off.
+
+    Args:
+        settings: what to do.
+        state: from `start`, or from a checkpoint.
+        source: of gradients.
+        errors: of counts of errors; the final model is then the best by them.
+        halts: of counts of people who ran out.
+        after: told after every step.
+
+    Raises:
+        ParameterError: a rule has no source of its counts.
+        StateError: θ is not finite any more, or a source gave no numbers.
+        DemurError: as the sources.
+    """
+    if settings.plateau and errors is None:
+        raise ParameterError("errors", errors, "given, for the rule that goes by them")
+    if settings.halt and halts is None:
+        raise ParameterError("halts", halts, "given, for the rule that goes by them")
+    while not state.ended:
+        model = _defined(settings, state.theta, step=state.number)
+        sums = await source.gradient(model, number=state.number + 1)
+        state = stepped(settings, state, sums)
+        if settings.every and (
+            state.number % settings.every == 0 or state.number == settings.steps
+        ):
+            state = await _counted(settings, state, errors, halts)
+        state = replace(state, ended=_reason(settings, state))
+        if after is not None:
+            after(state)
+    return state
+
+
+def stepped(settings: Settings, state: TrainingState, sums: Vector) -> TrainingState:
+    """After one more step along a noisy sum of gradients [d].
+
+    Raises:
+        ParameterError: it has another length than θ.
+    """
+    if sums.shape != state.theta.shape:
+        raise ParameterError("sums", sums.shape, f"of shape {state.theta.shape}")
+    number = state.number + 1
+    theta, memory = settings.optimiser.step(
+        state.theta, state.memory, sums / settings.cohort, number=number
+    )
+    total, weight = settings.averaging.take(state.total, state.weight, theta, number=number)
+    return replace(state, number=number, theta=theta, memory=memory, total=total, weight=weight)
+
+
+async def _counted(
+    settings: Settings,
+    state: TrainingState,
+    errors: ErrorSource | None,
+    halts: HaltSource | None,
+) -> TrainingState:
+    step = state.number
+    if errors is not None:
+        model = _defined(settings, state.candidate, step=step)
+        number = len(state.errors) + 1
+        count = await errors.errors(model, number=number, step=step)
+        if all(count.value < earlier.value for earlier in state.errors):
+            state = replace(state, best=state.candidate, best_step=step)
+        state = replace(state, errors=(*state.errors, count))
+    if halts is not None:
+        count = await halts.halts(number=len(state.halts) + 1, step=step)
+        state = replace(state, halts=(*state.halts, count))
+    return state
+
+
+def _reason(settings: Settings, state: TrainingState) -> str:
+    """Why it is over; empty while it is not. The rules look again only at new counts."""
+    counted = bool(settings.every) and state.number % settings.every == 0
+    if state.number >= settings.steps:
+        return "all steps taken"
+    if counted and settings.plateau and settings.plateau.has_come(state.errors):
+        return "errors have not become fewer"
+    if counted and settings.halt and settings.halt.has_come(state.halts, cohort=settings.cohort):
+        return "too many have run out"
+    return ""
+
+
+def _defined(settings: Settings, theta: Vector, *, step: int) -> DefinedModel:
+    if not np.isfinite(theta).all():
+        raise StateError(
+            f"after step {step} the parameters are not finite any more; lower the learning rate"
+        )
+    return define_model(
+        ModelDefinition(architecture=settings.architecture, features=settings.features, theta=theta)
+    )

@@ -1,0 +1,230 @@
+"""Counts beside a training: of errors, and of people who ran out, each a study of its own.
+
+At either fidelity they are asked of arrays in this process; no message has them yet.
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import final
+
+import anyio.lowlevel
+import numpy as np
+
+from demur_proto.arrays import Flags, Values
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round
+from demur_proto.gradients import model_of
+from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.models.definition import DefinedModel, ModelDefinition
+from demur_proto.models.examples import Examples
+from demur_proto.round import Feature
+from demur_proto.study import Study
+from demur_server.training.stopping import Count
+from demur_sim.cohort import Cohort
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.populations import Population, bounds
+from demur_sim.scenario import Refusal
+from demur_sim.training.source import (
+    DeviceState,
+    TrainingSource,
+    check_next,
+    restore_into,
+    snapshot_of,
+)
+
+
+@final
+class _Asked:
+    """A population with one feature, whose values somebody computes."""
+
+    periods = 1
+
+    def __init__(self, name: str, *, devices: int) -> None:
+        self.features = (name,)
+        self.devices = devices
+        self.values: Values = np.zeros((devices, 1))
+
+    def __repr__(self) -> str:
+        return f"_Asked(devices={self.devices})"
+
+    def evaluate(self, feature: Feature, devices: slice) -> Values:
+        first, stop = bounds(devices, self.devices)
+        return self.values[first:stop]
+
+    def part(self, devices: slice) -> Population:
+        raise NotImplementedError
+
+    def shuffled(self, rng: np.random.Generator) -> Population:
+        raise NotImplementedError
+
+
+class _Counter:
+    """A study of one feature, whose values are from 0 to 1."""
+
+    def __init__(
+        self,
+        study: Defined[Study],
+        name: str,
+        *,
+        devices: int,
+        seed: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        on_grid: bool,
+    ) -> None:
+        self.asked = _Asked(name, devices=devices)
+        self.cohort = Cohort(study, self.asked, seed=seed, refusal=Refusal.COVER)
+        self._feature = Feature(name=name)
+        self._pool = pool
+        self._threads = threads
+        self._on_grid = on_grid
+        self.rounds = 0
+
+    def count(self, values: Values, *, number: int, step: int) -> Count:
+        """How many have 1, as a noisy sum."""
+        check_next(number, self.rounds)
+        self.asked.values = values
+        study = self.cohort.study
+        asked = define_round(
+            next_round(study, [self._feature], number=number, clip=1.0, on_grid=self._on_grid)
+        )
+        answers = self.cohort.sum(asked.value, self._pool, threads=self._threads)
+        self.rounds = number
+        estimate = mechanism_for(study.value, asked.value).estimate(
+            answers.sums, reports=answers.reports
+        )
+        return Count(
+            step=step, value=estimate.estimate[0], standard_error=estimate.standard_error[0]
+        )
+
+
+@final
+class ErrorCounter:
+    """Counts for how many people a model is wrong: of each, the share of their examples that are.
+
+    Args:
+        study: its own, with a budget for all counts.
+        people: in the order in which they were dealt to devices.
+        seed: its own.
+        pool: of threads.
+        threads: how many.
+        on_grid: nobody has more than one example.
+    """
+
+    def __init__(
+        self,
+        study: Defined[Study],
+        people: LabelledPeople,
+        *,
+        seed: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        on_grid: bool,
+    ) -> None:
+        self._people = people
+        self._counter = _Counter(
+            study,
+            "errors",
+            devices=people.devices,
+            seed=seed,
+            pool=pool,
+            threads=threads,
+            on_grid=on_grid,
+        )
+        self._examples: Examples | None = None
+
+    @property
+    def budget_units(self) -> int:
+        """What one device may spend on counts."""
+        return self._counter.cohort.study.value.budget_units
+
+    async def errors(self, model: DefinedModel, *, number: int, step: int) -> Count:
+        """A noisy count; see `ErrorSource`."""
+        await anyio.lowlevel.checkpoint()
+        values = self.shares(model.value)
+        return self._counter.count(values, number=number, step=step)
+
+    def shares(self, model: ModelDefinition) -> Values:
+        """Of each person's examples, the share for which a model is wrong [n, 1]. Secret."""
+        if self._examples is None:
+            everyone = slice(0, self._people.devices)
+            self._examples = self._people.examples(model.features, everyone)
+        mine = self._examples
+        wrong = model_of(model).errors(model.theta, mine.inputs, mine.labels)
+        before = np.concatenate([[0], np.cumsum(wrong)])
+        number = np.diff(mine.people)
+        shares: Values = np.diff(before[mine.people]) / np.maximum(number, 1)
+        return shares[:, None]
+
+    def snapshot(self) -> DeviceState:
+        """Everyone's filter of this study."""
+        return snapshot_of(self._counter.cohort)
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Everyone's filter as it was after so many counts."""
+        restore_into(self._counter.cohort, state)
+        self._counter.rounds = number
+
+
+@final
+class HaltCounter:
+    """A running count of the people whose gradient was ever shrunk or refused.
+
+    A person says 1 in the first count after that happened and 0 in every other one, so that nobody
+    pays more than once. The flag follows from a device's own filter and is as secret as that.
+
+    Args:
+        study: its own, with a budget for one change.
+        source: whose filters they are.
+        devices: how many.
+        seed: its own.
+        pool: of threads.
+        threads: how many.
+    """
+
+    def __init__(
+        self,
+        study: Defined[Study],
+        source: TrainingSource,
+        *,
+        devices: int,
+        seed: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> None:
+        self._source = source
+        self._counter = _Counter(
+            study,
+            "halts",
+            devices=devices,
+            seed=seed,
+            pool=pool,
+            threads=threads,
+            on_grid=True,
+        )
+        self._told: Flags = np.zeros(devices, dtype=np.bool_)
+        self._total = 0.0
+        self._variance = 0.0
+
+    async def halts(self, *, number: int, step: int) -> Count:
+        """The noisy running count; see `HaltSource`."""
+        await anyio.lowlevel.checkpoint()
+        now = self._source.refused()
+        changes: Values = (now & ~self._told).astype(np.float64)[:, None]
+        change = self._counter.count(changes, number=number, step=step)
+        self._told = now
+        self._total += change.value
+        self._variance += change.standard_error**2
+        return Count(step=step, value=self._total, standard_error=math.sqrt(self._variance))
+
+    def snapshot(self) -> DeviceState:
+        """Everyone's filter of this study, who has said it, and the count so far."""
+        so_far = np.array([self._total, self._variance])
+        return {**snapshot_of(self._counter.cohort), "told": self._told, "so_far": so_far}
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """All of it as it was after so many counts."""
+        restore_into(self._counter.cohort, state)
+        self._told = state["told"].astype(np.bool_)
+        self._total, self._variance = (float(each) for each in state["so_far"])
+        self._counter.rounds = number

@@ -1,0 +1,171 @@
+"""From a training scenario to its studies: one for gradients, and one for each kind of counts."""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from demur_proto.checks import check_integer
+from demur_proto.definition import Defined, define_study
+from demur_proto.errors import ParameterError
+from demur_proto.guarantee import Guarantee
+from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
+from demur_proto.study import Policy, Study, View, sampler_delta
+from demur_proto.together import guarantee_together, split_target
+from demur_sim.scenario import Refusal, Scenario
+from demur_sim.simulation import LARGEST_DIMENSION, study_of
+from demur_sim.training.scenario import TrainingScenario
+
+TUNING = (
+    " What was tried in order to choose the settings of this training is not part of the promise: "
+    "choosing them with these people's data needs a budget of its own."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """The studies of a training, and what they promise together."""
+
+    scenario: Scenario  #: of the gradients' study
+    study: Defined[Study]
+    errors: Defined[Study] | None
+    halts: Defined[Study] | None
+    dimension: int
+    guarantee: Guarantee
+
+    @property
+    def mechanism(self) -> GaussianLinear:
+        """Of every gradient round."""
+        return _mechanism(self.study.value, dimension=self.dimension, clip=self.scenario.clip)
+
+
+def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Design:
+    """The studies with the least noise that keep the scenario's promise together.
+
+    Args:
+        scenario: what to train.
+        devices: how many people there are; public.
+        dimension: how many parameters the model has.
+
+    Raises:
+        ParameterError: the scenario does not fit so many people or parameters.
+    """
+    check_integer("parameters", dimension, 1, LARGEST_DIMENSION)
+    kinds = {name: getattr(scenario.counts, name) for name in ("errors", "halts")}
+    reserved = {name: share for name, share in kinds.items() if share}
+    base = Scenario(
+        name=scenario.name,
+        title=scenario.title,
+        question="What is the gradient of the model on this device's examples?",
+        feature="gradient",
+        epsilon=scenario.epsilon,
+        delta=scenario.delta,
+        measure=scenario.measure,
+        budget=scenario.budget,
+        view=scenario.view,
+        policy=scenario.policy,
+        refusal=Refusal.COVER,
+        minimum_cohort=scenario.minimum_cohort,
+        dishonest=scenario.dishonest,
+        clip=scenario.clip,
+        grid_exponent=coarsest_exponent(scenario.clip, dimension),
+        on_grid=False,
+        shuffle=scenario.shuffle,
+    )
+    counts = -(-scenario.steps // scenario.counts.every) if reserved else 0
+    epsilons = [scenario.epsilon]
+    if reserved:
+        left = 1 - sum(map(Fraction, reserved.values()))
+        epsilons = split_target(
+            [math.nextafter(float(left), 0), *reserved.values()],
+            epsilon=scenario.epsilon,
+            delta=scenario.delta,
+            measure=scenario.measure,
+            sampler=sum(
+                sampler_delta(
+                    epsilon=scenario.epsilon,
+                    view=scenario.view,
+                    minimum_cohort=scenario.minimum_cohort or devices,
+                    horizon=horizon,
+                    maximum_dimension=LARGEST_DIMENSION,
+                )
+                for horizon in (scenario.steps, *[counts] * len(reserved))
+            ),
+        )
+    base = replace(base, epsilon=epsilons[0])
+    base, main = _study(base, devices=devices, horizon=scenario.steps)
+    studies = {"gradients": (main, dimension, scenario.clip, False)}
+    for name, epsilon in zip(reserved, epsilons[1:], strict=True):
+        whole = name == "halts" or scenario.data.per_person == 1
+        question = replace(
+            base,
+            name=f"{scenario.name}: {name}",
+            question=f"Is one more of this device's {name} to be counted?",
+            feature=name,
+            epsilon=epsilon,
+            budget=counts if name == "errors" else 1,
+            policy=Policy.SKIP,
+            clip=1.0,
+            grid_exponent=-7 if whole else -14,
+            on_grid=whole,
+        )
+        _, beside = _study(question, devices=devices, horizon=counts)
+        studies[name] = (beside, 1, 1.0, whole)
+    mus = [
+        _mechanism(study, dimension=size, clip=clip, on_grid=on_grid).report_mu
+        for study, size, clip, on_grid in studies.values()
+    ]
+    defined = {name: define_study(study) for name, (study, *_) in studies.items()}
+    return Design(
+        scenario=base,
+        study=defined["gradients"],
+        errors=defined.get("errors"),
+        halts=defined.get("halts"),
+        dimension=dimension,
+        guarantee=guarantee_together(
+            [study for study, *_ in studies.values()],
+            epsilon=scenario.epsilon,
+            delta=scenario.delta,
+            per_report_mus=mus,
+        ),
+    )
+
+
+def coarsest_exponent(clip: float, dimension: int) -> int:
+    """The coarsest grid on which rounding does not matter: 2^this ≤ C / max(2^14, 64√d).
+
+    >>> coarsest_exponent(1.0, 100), coarsest_exponent(1.0, 1 << 18)
+    (-14, -15)
+    """
+    exponent = math.floor(math.log2(clip)) + 1
+    limit = Fraction(clip) ** 2 / max(1 << 28, 4096 * dimension)
+    while Fraction(2) ** (2 * exponent) > limit:
+        exponent -= 1
+    return exponent
+
+
+def _study(scenario: Scenario, *, devices: int, horizon: int) -> tuple[Scenario, Study]:
+    """A study on a grid that is fine enough for its shares of noise, and its scenario."""
+    study = study_of(scenario, devices=devices, horizon=horizon)
+    if scenario.view is View.AGGREGATE:
+        share = study.base_sigma / math.sqrt(study.noise_shares)
+        finest = math.floor(math.log2(share / FEWEST_NOISE_STEPS))
+        if finest < scenario.grid_exponent:
+            scenario = replace(scenario, grid_exponent=finest)
+            study = study_of(scenario, devices=devices, horizon=horizon)
+    return scenario, study
+
+
+def _mechanism(
+    study: Study, *, dimension: int, clip: float, on_grid: bool = False
+) -> GaussianLinear:
+    try:
+        return GaussianLinear(
+            dimension=dimension,
+            clip=clip,
+            grid_exponent=study.base_grid_exponent,
+            sigma=study.base_sigma,
+            shares=study.noise_shares,
+            on_grid=on_grid,
+        )
+    except ParameterError as error:
+        raise ParameterError(f"{error.name} of {study.name}", error.value, error.expected) from None

@@ -1,0 +1,127 @@
+"""What goes on beside the loop of a training: counts, curves, checkpoints, and a check on replay."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from demur_proto.errors import DataError, StateError
+from demur_server.training.checkpoints import Checkpoint
+from demur_server.training.trainer import TrainingState
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.seeds import Purpose, seed_of
+from demur_sim.training.counting import ErrorCounter, HaltCounter
+from demur_sim.training.design import Design
+from demur_sim.training.opening import How
+from demur_sim.training.people import Task
+from demur_sim.training.scenario import TrainingScenario
+from demur_sim.training.source import DeviceState, TrainingSource
+
+Progress = Callable[[TrainingState, float], None]  # after a step, with the accuracy on the tests
+
+
+@dataclass(kw_only=True, repr=False)
+class Run:
+    """What goes on beside the loop: counts, curves, checkpoints, and a comparison on replay."""
+
+    task: Task
+    source: TrainingSource
+    progress: Progress | None
+    errors: ErrorCounter | None = None
+    halts: HaltCounter | None = None
+    keep: Callable[[TrainingState], None] | None = None
+    expected: TrainingState | None = None  # what a replay has to come to
+    accuracies: list[float] = field(default_factory=list)
+    actives: list[int] = field(default_factory=list)
+
+    def open_counters(
+        self,
+        scenario: TrainingScenario,
+        designed: Design,
+        people: LabelledPeople,
+        how: How,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        """The studies of counts, each with streams of its own."""
+        if designed.errors is not None:
+            self.errors = ErrorCounter(
+                designed.errors,
+                people,
+                seed=seed_of(how.seed, Purpose.COUNTS, 1),
+                pool=pool,
+                threads=how.workers,
+                on_grid=scenario.data.per_person == 1,
+            )
+        if designed.halts is not None:
+            self.halts = HaltCounter(
+                designed.halts,
+                self.source,
+                devices=people.devices,
+                seed=seed_of(how.seed, Purpose.COUNTS, 2),
+                pool=pool,
+                threads=how.workers,
+            )
+
+    def after(self, state: TrainingState) -> None:
+        """Take note of a step."""
+        accuracy = self.task.accuracy(state.candidate)
+        self.accuracies.append(accuracy)
+        self.actives.append(self.source.active)
+        expected = self.expected
+        if expected is not None and state.number == expected.number:
+            if not np.array_equal(state.theta, expected.theta):
+                raise StateError(
+                    f"asked again, devices answered otherwise: after step {state.number} the "
+                    "parameters are not those of the checkpoint"
+                )
+            self.expected = None
+        if self.keep is not None and self.expected is None:
+            self.keep(state)
+        if self.progress is not None:
+            self.progress(state, accuracy)
+
+    def extra(self) -> dict[str, npt.NDArray[np.generic]]:
+        """What a checkpoint holds besides the state."""
+        parts: dict[str, DeviceState] = {
+            "devices": self.source.snapshot(),
+            "errors": {} if self.errors is None else self.errors.snapshot(),
+            "halts": {} if self.halts is None else self.halts.snapshot(),
+            "curve": {
+                "accuracy": np.array(self.accuracies),
+                "active": np.array(self.actives, dtype=np.int64),
+            },
+        }
+        return {
+            f"{part}.{name}": each for part, state in parts.items() for name, each in state.items()
+        }
+
+    def go_on(self, checkpoint: Checkpoint) -> TrainingState:
+        """Bring everything to where it was.
+
+        Raises:
+            DataError: the checkpoint does not hold all of it.
+        """
+        state, extra = checkpoint.state, checkpoint.extra
+
+        def part(name: str) -> DeviceState:
+            prefix = f"{name}."
+            return {
+                key.removeprefix(prefix): each
+                for key, each in extra.items()
+                if key.startswith(prefix)
+            }
+
+        try:
+            if state.number:
+                self.source.restore(part("devices"), number=state.number)
+            if self.errors is not None and state.errors:
+                self.errors.restore(part("errors"), number=len(state.errors))
+            if self.halts is not None and state.halts:
+                self.halts.restore(part("halts"), number=len(state.halts))
+            self.accuracies = [float(each) for each in part("curve")["accuracy"]]
+            self.actives = [int(each) for each in part("curve")["active"]]
+        except KeyError as error:
+            raise DataError(f"the checkpoint lacks {error}") from None
+        return state

@@ -1,0 +1,109 @@
+"""Opening a source of gradients: by arithmetic, and by fidelity."""
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from demur_proto.errors import ParameterError
+from demur_sim.float_cohort import FloatCohort
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.process_session import process_session
+from demur_sim.questions import Questions
+from demur_sim.sampling import Noise
+from demur_sim.scenario import Refusal
+from demur_sim.session import Fidelity
+from demur_sim.training.design import Design
+from demur_sim.training.float_source import FloatSource
+from demur_sim.training.scenario import TrainingScenario
+from demur_sim.training.scenario_parts import Algorithm, Arithmetic
+from demur_sim.training.source import CohortSource, ProcessSource, TrainingSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What a run is besides its scenario.
+
+    Raises:
+        ParameterError: the scenario cannot be run like this.
+    """
+
+    seed: int
+    fidelity: Fidelity
+    workers: int  #: threads, or processes
+    collector_port: int = 0  #: of processes; 0: a free one
+
+    def check(self, scenario: TrainingScenario) -> None:
+        """Refuse what processes cannot do."""
+        if self.fidelity is not Fidelity.PROCESSES:
+            return
+        if scenario.arithmetic is not Arithmetic.GRID:
+            raise ParameterError("arithmetic", str(scenario.arithmetic), "grid, in processes")
+        if scenario.noise is not Noise.SHARES:
+            expected = f"{Noise.SHARES}: processes send real reports"
+            raise ParameterError("noise", str(scenario.noise), expected)
+        if scenario.counts.halts:
+            expected = "0 in processes: only the fidelity cohort can ask for them so far"
+            raise ParameterError("counts.halts", scenario.counts.halts, expected)
+
+
+@asynccontextmanager
+async def open_source(
+    scenario: TrainingScenario,
+    design: Design,
+    people: LabelledPeople,
+    how: How,
+    pool: ThreadPoolExecutor,
+) -> AsyncIterator[TrainingSource]:
+    """People who can be asked, for as long as the block lasts.
+
+    Args:
+        scenario: what to train.
+        design: its studies.
+        people: in the order in which they were dealt to devices.
+        how: seed, fidelity and workers.
+        pool: of threads.
+
+    Raises:
+        UnsupportedError: torch is needed, and is not installed.
+        StateError: the port is in use.
+        ConnectionLost: a process of the simulation stopped.
+    """
+    if scenario.arithmetic is Arithmetic.FLOAT:
+        yield FloatSource(
+            FloatCohort(
+                design.study.value,
+                people,
+                clip=scenario.clip,
+                seed=how.seed,
+                worst_case=scenario.algorithm is Algorithm.PRIVATE_GD,
+                threads=how.workers,
+            )
+        )
+        return
+    if how.fidelity is Fidelity.COHORT:
+        yield CohortSource(
+            design.study,
+            people,
+            seed=how.seed,
+            pool=pool,
+            threads=how.workers,
+            clip=scenario.clip,
+            noise=scenario.noise,
+        )
+        return
+    questions = Questions(
+        population=people,
+        clip=scenario.clip,
+        on_grid=False,
+        grid_exponent=design.scenario.grid_exponent,
+    )
+    async with process_session(
+        design.study,
+        questions,
+        seed=how.seed,
+        refusal=Refusal.COVER,
+        workers=how.workers,
+        collector_port=how.collector_port,
+    ) as session:
+        yield ProcessSource(session, clip=scenario.clip)

@@ -1,0 +1,175 @@
+"""From a training scenario to people with examples, a model, and what it is tested on."""
+
+import hashlib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from demur_proto.arrays import Integers, Values, Vector
+from demur_proto.errors import DataError, ParameterError
+from demur_proto.gradients import model_of
+from demur_proto.models.base import Model
+from demur_proto.models.definition import FEATURES, Architecture, Features, ModelDefinition
+from demur_proto.models.hidden_layer import HiddenLayer
+from demur_proto.models.softmax import Softmax
+from demur_sim.datasets.dealing import deal_equally, deal_skewed
+from demur_sim.datasets.digits import load_digits
+from demur_sim.datasets.labelled import Labelled, LabelledData
+from demur_sim.datasets.labelled_csv import read_labelled_csv
+from demur_sim.datasets.labelled_npz import read_labelled_npz
+from demur_sim.datasets.mnist import load_mnist
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.seeds import Purpose, stream
+from demur_sim.training.scenario import TrainingScenario
+from demur_sim.training.scenario_parts import DIGITS, MNIST, Net, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """Who learns what, and what it is tested on."""
+
+    people: LabelledPeople = field(repr=False)  #: in the order of the data; not shuffled yet
+    architecture: Architecture
+    features: Features | None
+    inputs: Values = field(repr=False)  #: to test on, as the model sees them [m, inputs]
+    labels: Integers = field(repr=False)  #: [m]
+    data_sha256: str  #: of all examples and who owns them
+
+    @property
+    def learner(self) -> Model:
+        """What computes the gradients."""
+        zero = np.zeros(self.architecture.parameters)
+        return model_of(
+            ModelDefinition(architecture=self.architecture, features=self.features, theta=zero)
+        )
+
+    def accuracy(self, theta: Vector) -> float:
+        """The share of the examples to test on that a model with these parameters is right about."""
+        wrong = self.learner.errors(theta, self.inputs, self.labels)
+        return 1 - float(np.count_nonzero(wrong)) / len(wrong)
+
+
+def task_of(scenario: TrainingScenario) -> Task:
+    """Read the data of a scenario, deal them to people, and fit a model to their shape.
+
+    Raises:
+        DataError: data cannot be read, are not those whose hash was given, or are not finite.
+        ParameterError: the scenario does not fit them.
+    """
+    data = _held_out(_load(scenario.data), scenario.data)
+    for name, part in (("train", data.train), ("test", data.test)):
+        if part.examples.dtype.kind == "f" and not np.isfinite(part.examples).all():
+            raise DataError(f"{data.name}: {name}: expected finite numbers, found others")
+        if not part.number:
+            raise DataError(f"{data.name}: {name}: expected an example, found none")
+    people = _dealt(data.train, scenario.data)
+    features = _map_of(scenario, data.train)
+    inputs = data.test.inputs(features).astype(np.float64, copy=False)
+    return Task(
+        people=people,
+        architecture=_architecture(scenario, inputs=inputs.shape[1], classes=data.classes),
+        features=features,
+        inputs=inputs,
+        labels=data.test.labels,
+        data_sha256=_hash_of(people),
+    )
+
+
+def _load(source: Source) -> LabelledData:
+    if source.source == DIGITS:
+        return load_digits()
+    if source.source == MNIST:
+        return load_mnist(source.folder)
+    path = Path(source.source)
+    if source.sha256 is not None:
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        if found != source.sha256:
+            raise DataError(f"{path}: expected SHA-256 {source.sha256}, found {found}")
+    if path.suffix == ".npz":
+        return read_labelled_npz(path)
+    train = read_labelled_csv(path, label=source.label)
+    test = (
+        train.split(0, np.random.default_rng(0))[1]
+        if source.test is None
+        else read_labelled_csv(source.test, label=source.label)
+    )
+    return _together(path.stem, train, test)
+
+
+def _held_out(data: LabelledData, source: Source) -> LabelledData:
+    """The data, or the examples to learn from alone, some of which stand for those to test on."""
+    if not source.held_out:
+        return data
+    if source.held_out >= data.train.number:
+        expected = f"fewer than the examples, {data.train.number}"
+        raise ParameterError("data.held_out", source.held_out, expected)
+    train, test = data.train.split(source.held_out, stream(source.seed, Purpose.OWNERS, 1))
+    return LabelledData(name=data.name, train=train, test=test, classes=data.classes)
+
+
+def _together(name: str, train: Labelled, test: Labelled) -> LabelledData:
+    try:
+        return LabelledData.of(name, train, test)
+    except ParameterError as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+def _dealt(train: Labelled, source: Source) -> LabelledPeople:
+    rng = stream(source.seed, Purpose.OWNERS, 0)
+    if source.alpha:
+        deal = deal_skewed(train.labels, per_person=source.per_person, alpha=source.alpha, rng=rng)
+    elif source.per_person > 1:
+        deal = deal_equally(train.number, per_person=source.per_person, rng=rng)
+    else:
+        people = LabelledPeople.one_each(train.examples, train.labels)
+        return _first(people, source)
+    return _first(
+        LabelledPeople(
+            data=train.examples[deal.order], labels=train.labels[deal.order], people=deal.people
+        ),
+        source,
+    )
+
+
+def _first(people: LabelledPeople, source: Source) -> LabelledPeople:
+    if source.people > people.devices:
+        expected = f"at most {people.devices}, all there are"
+        raise ParameterError("data.people", source.people, expected)
+    return people.part(slice(0, source.people)) if source.people else people
+
+
+def _map_of(scenario: TrainingScenario, train: Labelled) -> Features | None:
+    given: dict[str, Any] = dict(scenario.features)
+    images = train.examples.ndim == 3
+    if not given:
+        if images:
+            raise ParameterError("features.map", None, f"{' or '.join(FEATURES)}, for images")
+        return None
+    if not images:
+        raise ParameterError("features.map", given["map"], "left out: examples are no images")
+    make = FEATURES[given.pop("map")]
+    sizes = dict(zip(("height", "width"), train.examples.shape[1:], strict=True))
+    needed = {item.name for item in fields(make)}
+    given |= {name: size for name, size in sizes.items() if name in needed}
+    try:
+        return make(**given)
+    except ParameterError as error:
+        raise ParameterError(f"features.{error.name}", error.value, error.expected) from None
+
+
+def _architecture(scenario: TrainingScenario, *, inputs: int, classes: int) -> Architecture:
+    if scenario.model.architecture is Net.SOFTMAX:
+        return Softmax(inputs=inputs, classes=classes)
+    return HiddenLayer(inputs=inputs, hidden=scenario.model.hidden, classes=classes)
+
+
+def _hash_of(people: LabelledPeople) -> str:
+    digest = hashlib.sha256(f"{people.data.dtype.str} {people.data.shape}".encode())
+    for array in (people.data, people.labels, people.people):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,201 @@
+"""What a training found, and what it promised."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from demur_proto.arrays import Vector
+from demur_proto.models.definition import DOUBLE, DefinedModel, ModelDefinition, define_model
+from demur_proto.study import View
+from demur_server.training.stopping import Count
+from demur_server.training.trainer import Settings, TrainingState
+from demur_sim.float_cohort import FLOAT_ARITHMETIC
+from demur_sim.session import Fidelity
+from demur_sim.training.design import TUNING, Design
+from demur_sim.training.scenario import TrainingScenario
+from demur_sim.training.scenario_parts import Arithmetic
+from demur_sim.training.source import Ending
+
+SIMULATED = (
+    " This run is simulated: its noise is seeded floating point, not the exact noise that the "
+    "statement rests on, so it describes the design and protects nobody."
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingResult:
+    """A finished training."""
+
+    scenario: TrainingScenario
+    seed: int
+    fidelity: Fidelity
+    workers: int
+    devices: int
+    design: Design
+    settings: Settings
+    state: TrainingState
+    accuracies: Vector  #: on the examples to test on, of the candidate after each step [steps]
+    actives: Vector  #: simulator's truth: people not yet refused or shrunk, after each step [steps]
+    test_accuracy: float  #: of the final model
+    tested: int  #: on how many examples
+    ending: Ending
+    data_sha256: str
+    wall_s: float
+
+    @property
+    def theta(self) -> Vector:
+        """The final parameters [d]."""
+        return self.state.final
+
+    @cached_property
+    def model(self) -> DefinedModel:
+        """The final model, for a file or for devices."""
+        return define_model(
+            ModelDefinition(
+                architecture=self.settings.architecture,
+                features=self.settings.features,
+                theta=self.theta,
+            )
+        )
+
+    @property
+    def theta_sha256(self) -> str:
+        """SHA-256 of the final parameters as float64, little-endian."""
+        return hashlib.sha256(self.theta.astype(DOUBLE).tobytes()).hexdigest()
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self.state.number
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of each coordinate of a released sum, data units."""
+        study = self.design.study.value
+        if self.scenario.arithmetic is Arithmetic.FLOAT:
+            return study.base_sigma * (self.devices**0.5 if study.view is View.LOCAL else 1)
+        return self.design.mechanism.standard_error(self.devices)
+
+    @property
+    def statement(self) -> str:
+        """What is promised to whom, and what not, in plain words."""
+        promised = self.design.guarantee.statement
+        if self.scenario.arithmetic is Arithmetic.FLOAT:
+            whole, _, _ = promised.partition(" Noise: ")
+            return f"In real arithmetic: {whole} {FLOAT_ARITHMETIC}{TUNING}{SIMULATED}"
+        return promised + TUNING + SIMULATED
+
+    @property
+    def exhausted_fraction(self) -> float:
+        """Simulator's truth: the share of devices that were refused or shrunk at least once."""
+        return float(self.ending.refused.mean())
+
+    @property
+    def most_spent(self) -> float:
+        """Simulator's truth: the largest share of its budget that any device spent."""
+        return float(self.ending.spent.max()) / self.design.study.value.budget_units
+
+    def summary(self) -> dict[str, Any]:
+        """The training in one JSON object; the keys are a contract with other tools."""
+        guarantee = self.design.guarantee
+        scenario = self.scenario
+        floats = scenario.arithmetic is Arithmetic.FLOAT
+        return {
+            "scenario": scenario.name,
+            "kind": scenario.kind,
+            "seed": self.seed,
+            "fidelity": str(self.fidelity),
+            "workers": self.workers,
+            "devices": self.devices,
+            "rounds": self.steps,
+            "reports": self.steps * self.devices,
+            "algorithm": str(scenario.algorithm),
+            "arithmetic": str(scenario.arithmetic),
+            "noise": "float" if floats else str(scenario.noise),
+            "accuracy": self.test_accuracy,
+            "tested": self.tested,
+            "steps": self.steps,
+            "final_step": self.state.final_step,
+            "ended": self.state.ended,
+            "parameters": len(self.theta),
+            "theta_sha256": self.theta_sha256,
+            "model_sha256": self.model.hash.hex(),
+            "data_sha256": self.data_sha256,
+            "guarantee": {
+                "epsilon": guarantee.epsilon,
+                "delta": guarantee.delta,
+                "unit": "device",
+                "neighbour": "zero-out",
+                "view": str(guarantee.view),
+                "statement": self.statement,
+                "per_report_mu": None if floats else guarantee.per_report_mu,
+                "per_report_epsilon": guarantee.per_report_epsilon,
+                "measure": str(guarantee.measure),
+                "in_measure": guarantee.budget,
+                "between_two_people": {
+                    "epsilon": guarantee.pair_epsilon,
+                    "delta": guarantee.pair_delta,
+                },
+                "studies": self._studies(),
+                "tuning": TUNING.strip(),
+            },
+            "sigma": self.sigma,
+            "budget": {
+                "value": scenario.budget,
+                "measure": str(scenario.measure),
+                "unit": "gradients at the full clip",
+            },
+            "counts": {
+                "errors": [_count(each) for each in self.state.errors],
+                "halts": [_count(each) for each in self.state.halts],
+            },
+            "simulator_truth": {
+                "exhausted_fraction": self.exhausted_fraction,
+                "largest_share_spent": self.most_spent,
+                "devices_over_budget": 0,
+                "active": self.actives.astype(np.int64).tolist(),
+            },
+            "curve": {"accuracy": self.accuracies.tolist()},
+            "wall_s": self.wall_s,
+            "peak_rss_mb": self.ending.peak_rss_mb,
+        }
+
+    def _studies(self) -> dict[str, dict[str, Any]]:
+        """What each study is promised by itself."""
+        parts = {
+            "gradients": self.design.study,
+            "errors": self.design.errors,
+            "halts": self.design.halts,
+        }
+        return {
+            name: {
+                "hash": each.hash.hex(),
+                "epsilon": each.value.epsilon,
+                "delta": each.value.delta,
+                "in_measure": each.value.budget,
+                "base_sigma": each.value.base_sigma,
+            }
+            for name, each in parts.items()
+            if each is not None
+        }
+
+
+def _count(count: Count) -> dict[str, float]:
+    return {
+        "step": count.step,
+        "estimate": count.value,
+        "standard_error": count.standard_error,
+    }
+
+
+def binomial_error(share: float, number: int) -> float:
+    """Standard error of a share of so many examples.
+
+    >>> binomial_error(0.5, 100)
+    0.05
+    """
+    return math.sqrt(share * (1 - share) / number)

@@ -1,0 +1,225 @@
+"""Simulated people who can be asked for gradients, whatever the fidelity and the arithmetic."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import anyio.lowlevel
+import numpy as np
+import numpy.typing as npt
+
+from demur_proto.arrays import Flags, Integers, Vector
+from demur_proto.asking import next_gradient
+from demur_proto.definition import Defined
+from demur_proto.errors import DataError, StateError
+from demur_proto.gradients import dimension_of
+from demur_proto.models.definition import DefinedModel
+from demur_proto.study import Study
+from demur_server.training.analyst_source import sums_of
+from demur_sim.children import peak_rss_mb
+from demur_sim.cohort import Cohort
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.process_session import ProcessSession
+from demur_sim.sampling import Noise
+from demur_sim.scenario import Refusal
+
+DeviceState = Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Ending:
+    """What only a simulator knows when a training has ended."""
+
+    spent: Integers  #: of everyone's budget, in units of the study [devices]
+    refused: Flags  #: who was refused or shrunk at least once [devices]
+    peak_rss_mb: float
+
+
+class TrainingSource(Protocol):
+    """A `GradientSource` whose people are simulated."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether a training goes on by asking everything again: nothing of it outlives the run."""
+
+    @property
+    def active(self) -> int:
+        """Simulator's truth: how many were neither refused nor shrunk so far."""
+
+    async def gradient(self, model: DefinedModel, *, number: int) -> Vector:
+        """The noisy sum of clipped gradients [d], data units; numbers count from 1, in order."""
+
+    def refused(self) -> Flags:
+        """Simulator's truth: who was refused or shrunk so far [devices]."""
+
+    def snapshot(self) -> DeviceState:
+        """What the devices know, for a checkpoint."""
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Go on after so many rounds, with what the devices knew then."""
+
+    async def finish(self) -> Ending:
+        """End it. No gradient can follow."""
+
+
+@final
+class CohortSource:
+    """Everyone as arrays in this process. Releases are those of processes, bit for bit.
+
+    Args:
+        study: of the gradients.
+        people: in the order in which they were dealt to devices.
+        seed: of the whole run.
+        pool: of threads.
+        threads: how many.
+        clip: ℓ₂ radius of one person's gradient.
+        noise: every device its own, or all of it in one draw.
+    """
+
+    replays = False
+
+    def __init__(
+        self,
+        study: Defined[Study],
+        people: LabelledPeople,
+        *,
+        seed: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        clip: float,
+        noise: Noise = Noise.SHARES,
+    ) -> None:
+        self._cohort = Cohort(study, people, seed=seed, refusal=Refusal.COVER)
+        self._pool = pool
+        self._threads = threads
+        self._clip = clip
+        self._noise = noise
+        self._rounds = 0
+
+    @property
+    def active(self) -> int:
+        """How many were neither refused nor shrunk so far."""
+        return int(np.count_nonzero(~self._cohort.refused()))
+
+    async def gradient(self, model: DefinedModel, *, number: int) -> Vector:
+        """The noisy sum of clipped gradients [d]; see `TrainingSource`."""
+        await anyio.lowlevel.checkpoint()
+        check_next(number, self._rounds)
+        asked = next_gradient(
+            self._cohort.study,
+            model.hash,
+            number=number,
+            dimension=dimension_of(model),
+            clip=self._clip,
+        )
+        answers = self._cohort.sum(
+            asked, self._pool, threads=self._threads, model=model.value, noise=self._noise
+        )
+        self._rounds = number
+        exponent = self._cohort.study.value.base_grid_exponent
+        sums: Vector = np.ldexp(answers.sums.astype(np.float64), exponent)
+        return sums
+
+    def refused(self) -> Flags:
+        """Who was refused or shrunk so far [devices]."""
+        return self._cohort.refused()
+
+    def snapshot(self) -> DeviceState:
+        """Everyone's filter."""
+        return snapshot_of(self._cohort)
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Everyone's filter as it was after so many rounds."""
+        restore_into(self._cohort, state)
+        self._rounds = number
+
+    async def finish(self) -> Ending:
+        """What only a simulator knows."""
+        return Ending(
+            spent=self._cohort.spent(),
+            refused=self._cohort.refused(),
+            peak_rss_mb=peak_rss_mb(),
+        )
+
+
+@final
+class ProcessSource:
+    """Worker processes that speak gRPC to a collector."""
+
+    replays = True
+
+    def __init__(self, session: ProcessSession, *, clip: float) -> None:
+        self._session = session
+        self._clip = clip
+
+    @property
+    def active(self) -> int:
+        """How many were neither refused nor shrunk so far."""
+        after = self._session.refused_after
+        return self._session.devices - (after[-1] if after else 0)
+
+    async def gradient(self, model: DefinedModel, *, number: int) -> Vector:
+        """The noisy sum of clipped gradients [d]; see `TrainingSource`."""
+        check_next(number, len(self._session.refused_after))
+        return sums_of(await self._session.ask_gradient(model.value, clip=self._clip))
+
+    def refused(self) -> Flags:
+        """Refuse: while it runs, only the workers know.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError("while processes run, only they know who was refused")
+
+    def snapshot(self) -> DeviceState:
+        """Nothing: a device's state never leaves its process."""
+        return {}
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Refuse: everything is asked again instead.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError("processes cannot go on from a checkpoint; they answer everything again")
+
+    async def finish(self) -> Ending:
+        """What only a simulator knows."""
+        aftermath = await self._session.finish()
+        return Ending(
+            spent=aftermath.spent, refused=aftermath.refused, peak_rss_mb=aftermath.peak_rss_mb
+        )
+
+
+def check_next(number: int, rounds: int) -> None:
+    """Refuse a step that is not the next one.
+
+    Raises:
+        StateError: it is another one.
+    """
+    if number != rounds + 1:
+        raise StateError(f"step {number} cannot follow step {rounds}")
+
+
+def snapshot_of(cohort: Cohort) -> dict[str, npt.NDArray[np.generic]]:
+    """Everyone's filter in a cohort."""
+    return {"spent": cohort.spent(), "refused": cohort.refused()}
+
+
+def restore_into(cohort: Cohort, state: DeviceState) -> None:
+    """Everyone's filter as it was.
+
+    Raises:
+        DataError: the state is not that of so many devices.
+    """
+    refused = cohort.refused()
+    for name, kind in (("spent", np.int64), ("refused", np.bool_)):
+        if name not in state or state[name].shape != refused.shape or state[name].dtype != kind:
+            raise DataError(f"the checkpoint has no {name} of {len(refused)} devices")
+    start = 0
+    for block in cohort.blocks:
+        stop = start + len(block.refused)
+        block.remaining[:] = cohort.study.value.budget_units - state["spent"][start:stop]
+        block.refused[:] = state["refused"][start:stop]
+        start = stop
