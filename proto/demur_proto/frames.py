@@ -62,8 +62,12 @@ def split_frames(
         )
 
 
-def check_frame(frame: report_pb2.ReportFrame) -> int:
+def check_frame(frame: report_pb2.ReportFrame, *, words: bytes | None = None) -> int:
     """The number of reports in a frame.
+
+    Args:
+        frame: the frame.
+        words: those of the frame, if the caller has read them; each reading copies them.
 
     Raises:
         WireError: the frame is larger than allowed, or its ids or proofs are not 16 bytes each.
@@ -77,7 +81,7 @@ def check_frame(frame: report_pb2.ReportFrame) -> int:
     for name, each in (("device ids", frame.device_ids), ("proofs", frame.proofs)):
         if each and len(each) != len(frame.report_ids):
             raise WireError(f"{name} are 16 bytes for each of {reports} reports, got {len(each)}")
-    size = len(frame.report_ids) + len(frame.words)
+    size = len(frame.report_ids) + len(frame.words if words is None else words)
     if reports > MAXIMUM_FRAME_REPORTS or size > MAXIMUM_FRAME_BYTES:
         raise WireError(
             f"a frame holds at most {MAXIMUM_FRAME_REPORTS} reports and {MAXIMUM_FRAME_BYTES} "

@@ -109,7 +109,9 @@ class Access(Protocol):
     async def enrol(self, token: bytes, nonce: bytes) -> DeviceCredential:
         """Trade a token for a credential; `Enrolment.enrol`."""
 
-    def senders(self, frame: report_pb2.ReportFrame, *, reports: int) -> Senders:
+    def senders(
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+    ) -> Senders:
         """Who made the reports of a frame, and which of them nobody proves to have made."""
 
 
@@ -139,7 +141,9 @@ class OpenAccess:
         """
         raise StateError("this collector takes reports from anybody: there is nothing to enrol for")
 
-    def senders(self, frame: report_pb2.ReportFrame, *, reports: int) -> Senders:
+    def senders(
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+    ) -> Senders:
         """Unknown, all of them."""
         return UNKNOWN_SENDERS
 
@@ -209,14 +213,16 @@ class CredentialAccess:
         """Trade a token for a credential."""
         return await self._enrolment.enrol(token, nonce)
 
-    def senders(self, frame: report_pb2.ReportFrame, *, reports: int) -> Senders:
+    def senders(
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+    ) -> Senders:
         """Who made the reports of a frame; a revoked device proves nothing any more.
 
         Raises:
             WireError: not every report has a device id and a proof.
         """
         revoked = frozenset() if self._known is None else self._known.revoked
-        return check_senders(frame, self._master, reports=reports, revoked=revoked)
+        return check_senders(frame, self._master, reports=reports, revoked=revoked, words=words)
 
     def _caller(self, shown: str | bytes) -> Caller | None:
         """Whose credential this is, if it is anybody's."""

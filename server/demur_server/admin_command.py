@@ -272,14 +272,18 @@ def _restore(options: argparse.Namespace, config: "ServerConfig") -> int:
         f"restored {place}: {restored.studies} studies, {restored.rounds} rounds, "
         f"{restored.releases} releases"
     )
-    if restored.voided_rounds or restored.dropped_tokens:
-        print(
-            f"not restored: {restored.voided_rounds} rounds that were open (they will be withheld) "
-            f"and {restored.dropped_tokens} unused tokens"
-        )
-    print("ask further questions in a new study: what happened since the backup is not known here")
+    print(
+        f"not restored: {restored.voided_rounds} rounds that were open (they will be withheld), "
+        f"{restored.dropped_tokens} unused tokens, {restored.dropped_credentials} credentials of "
+        "analysts and gateways (demur serve makes a new one)"
+    )
+    print(
+        f"no study goes on, since what it asked after the backup is not known here: make a new "
+        f"one, with {restored.mark} in its name"
+    )
+    print("revoke again whom you revoked since the backup, before devices can reach it")
     if not has_master:
-        print(f"put {config.keys_folder / 'master.key'} back first, or devices have to enrol anew")
+        print(f"put {config.keys_folder / 'master.key'} back first, or devices must enrol anew")
     return 0
 
 

@@ -7,6 +7,7 @@ from demur_proto.arrays import Flags
 from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.errors import WireError
 from demur_proto.hmacs import PreparedKey, hash_payloads, hmac_by_message
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.words import decode_words
 from demur_server.live import LiveRound
 from demur_server.store.base import Batch
@@ -87,6 +88,7 @@ def make_batch(
         live.asked.value.word_type,
         reports=len(report_ids),
         dimension=live.mechanism.report_length,
+        widen=not isinstance(live.mechanism, GaussianLinear),  # it adds up words of any width
     )
     batch = Batch(
         report_ids=report_ids,

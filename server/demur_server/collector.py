@@ -36,7 +36,7 @@ from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
 from demur_server.store.base import Batch, KeptRound, Store, Totals
 
-LARGE_BYTES = 1 << 17  #: words beyond this are worth the way to a thread and back
+LARGE_BYTES = 1 << 17  #: hashing words beyond this is worth the way to a thread and back
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
 
 logger = logging.getLogger(__name__)
@@ -189,8 +189,8 @@ class Collector:
                 payload_hashes=payload_hashes,
             )
 
-        # Large words are hashed and looked through while the event loop receives the next ones.
-        large = len(words) > LARGE_BYTES
+        # Large words are hashed while the event loop receives the next ones.
+        large = payload_hashes is None and len(words) > LARGE_BYTES
         batch, valid = await anyio.to_thread.run_sync(prepare) if large else prepare()
         if valid.all():
             return await self._admit(asking, batch)

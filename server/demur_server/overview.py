@@ -11,6 +11,7 @@ from demur_proto.round import Histogram, Query
 from demur_proto.study import Study
 from demur_server.choosing import describe_feature, matches
 from demur_server.store import records
+from demur_server.store.restores import ended_studies
 from demur_server.store.schema import rounds
 
 
@@ -20,6 +21,7 @@ class StudyLine:
 
     study: str  #: its hash, hexadecimal
     name: str
+    state: str  #: open, or ended where it came back from a backup
     view: str
     measure: str
     epsilon: float
@@ -66,6 +68,7 @@ def study_lines(sql: sa.Connection) -> list[StudyLine]:
     states: dict[str, list[str]] = {}
     for line in round_lines(sql):
         states.setdefault(line.study, []).append(line.state)
+    ended = ended_studies(sql)
     lines = []
     for study in find_studies(sql):
         mine = states.get(study.hash.hex(), [])
@@ -73,6 +76,7 @@ def study_lines(sql: sa.Connection) -> list[StudyLine]:
             StudyLine(
                 study=study.hash.hex(),
                 name=study.value.name,
+                state="ended" if study.hash in ended else "open",
                 view=study.value.view.value,
                 measure=study.value.measure.value,
                 epsilon=study.value.epsilon,

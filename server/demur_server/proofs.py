@@ -31,6 +31,7 @@ def check_senders(
     *,
     reports: int,
     revoked: AbstractSet[bytes],
+    words: bytes | None = None,
 ) -> Senders:
     """Check the proof of every report in a frame.
 
@@ -39,6 +40,7 @@ def check_senders(
         master: the key from which device secrets follow.
         reports: how many the frame holds.
         revoked: devices whose reports are not taken.
+        words: those of the frame, if the caller has read them; each reading copies them.
 
     Raises:
         WireError: not every report has a device id and a proof, or their words are not equally
@@ -50,10 +52,11 @@ def check_senders(
         raise WireError("every report in a frame needs the id of its device, and a proof")
     if not reports:
         return Senders(devices=b"", payload_hashes=[], unproven=())
-    if not frame.words or len(frame.words) % reports:
-        raise WireError(f"{len(frame.words)} bytes are no words of {reports} reports")
+    words = frame.words if words is None else words
+    if not words or len(words) % reports:
+        raise WireError(f"{len(words)} bytes are no words of {reports} reports")
     devices = split(frame.device_ids, DEVICE_ID_BYTES)
-    payload_hashes = hash_payloads(frame.words, reports=reports)
+    payload_hashes = hash_payloads(words, reports=reports)
     right = make_proofs(
         map(prepare_key, device_secrets(master, devices)),
         frame.round_hash,

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION, check_version
 from demur_server.access import Access, caller_now
 from demur_server.admission import split
-from demur_server.collector import Collector
+from demur_server.collector import LARGE_BYTES, Collector
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -94,13 +95,17 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
 
     async def _submit_frame(self, frame: report_pb2.ReportFrame) -> list[int]:
         """Count the reports of a frame whose makers are proven; the others are INVALID."""
-        reports = check_frame(frame)
-        senders = self._access.senders(frame, reports=reports)
+        words = frame.words  # once: it is a copy each time
+        reports = check_frame(frame, words=words)
+        check = partial(self._access.senders, frame, reports=reports, words=words)
+        # As in the collector: large words are hashed while the event loop receives the next ones.
+        large = len(words) > LARGE_BYTES
+        senders = await anyio.to_thread.run_sync(check) if large else check()
         if not senders.unproven:
             return await self._collector.submit(
                 frame.round_hash,
                 frame.report_ids,
-                frame.words,
+                words,
                 devices=senders.devices,
                 payload_hashes=senders.payload_hashes,
             )
@@ -110,7 +115,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         admitted = await self._collector.submit(
             frame.round_hash,
             _chosen(frame.report_ids, proven, reports=reports),
-            _chosen(frame.words, proven, reports=reports),
+            _chosen(words, proven, reports=reports),
             devices=_chosen(devices, proven, reports=reports),
             payload_hashes=[hashes[i] for i in proven],
         )
@@ -129,7 +134,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """Push rounds while receiving reports, until the other side has sent its last."""
         check_version(hello.protocol_version)
         study_hash = self._collector.study(hello.study_hash).hash
-        writing = anyio.Lock()  # gRPC allows one write at a time
+        writing = anyio.Lock(fast_acquire=True)  # gRPC allows one write at a time
 
         async def write(response: object) -> None:
             async with writing:

@@ -122,6 +122,48 @@ async def test_the_next_question_may_be_asked_after_one_that_got_no_answer(
     assert second.value.number == 2
 
 
+async def test_whoever_was_overtaken_or_lost_an_answer_goes_on_with_the_next_number(
+    analyst: Analyst, ports: Ports
+) -> None:
+    async with Analyst.resume(f"127.0.0.1:{ports.analyst}") as other:
+        await other.open(X, on_grid=True)
+    with pytest.raises(StateError, match="round 1 cannot open: the next number is 2"):
+        await analyst.open(Feature(name="y"), on_grid=True)
+
+    asked = await analyst.open(Feature(name="y"), on_grid=True)
+    with anyio.move_on_after(0.002):  # perhaps it was opened, perhaps not
+        await analyst.open(X, on_grid=True)
+    last = await analyst.open(Feature(name="z"), on_grid=True)
+
+    assert asked.value.number == 2
+    assert last.value.number in (3, 4)
+
+
+async def test_the_same_question_at_the_same_time_is_asked_as_often_as_it_was_put(
+    analyst: Analyst,
+) -> None:
+    numbers: list[int] = []
+
+    async def put() -> None:
+        numbers.append((await analyst.open(X, on_grid=True)).value.number)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(put)
+
+    assert sorted(numbers) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("wrong", [{"reports": -1}, {"reports": 2**63}, {"timeout_s": 0.0}])
+async def test_a_question_that_could_not_be_closed_is_not_opened(
+    wrong: dict[str, Any], analyst: Analyst, collector: Collector
+) -> None:
+    with pytest.raises(ParameterError, match=f"^{next(iter(wrong))} must be"):
+        await analyst.ask(X, on_grid=True, **wrong)
+
+    assert collector.rounds_opened(analyst.study.hash) == 0
+
+
 async def test_closing_again_gives_the_same_release_byte_for_byte(
     analyst: Analyst, analysts: Any, collector: Collector
 ) -> None:

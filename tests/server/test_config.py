@@ -1,5 +1,6 @@
 """The configuration of a collector."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,36 @@ def test_an_error_on_the_command_line_is_not_blamed_on_the_file(
 ) -> None:
     with pytest.raises(ParameterError, match=rf"^{key} on the command line must be"):
         load_config(file(tmp_path, ""), overrides={key: value})
+
+
+@pytest.mark.parametrize("key", ["folder", "store.sqlite", "tls.certificate"])
+def test_an_empty_path_is_not_the_folder_of_the_file(key: str, tmp_path: Path) -> None:
+    table, _, name = key.rpartition(".")
+    text = f"[{table}]\n{name} = ''" if table else f"{name} = ''"
+
+    with pytest.raises(ParameterError, match=f"^{key} in .* must be 1 to 4096 printable"):
+        load_config(file(tmp_path, text))
+
+
+def test_a_key_cannot_be_given_twice_by_way_of_quotes(tmp_path: Path) -> None:
+    text = "'store.shards' = 2\n[store]\npostgres = 'postgresql://me@db/x'\nshards = 3"
+
+    with pytest.raises(
+        ParameterError, match=r"did you mean store\.shards\?\), got 'store\.shards'"
+    ):
+        load_config(file(tmp_path, text))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="has no such files")
+def test_what_is_no_file_or_endless_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    large = file(tmp_path, "#" * (1 << 20) + "\n")
+
+    for path, said in (
+        (tmp_path / "pipe", "it is no file"),
+        (Path("/dev/zero"), "it is no file"),
+        (tmp_path, "it is a folder"),
+        (large, "of at most 1 MiB"),
+    ):
+        with pytest.raises(ParameterError, match=f"^--config must be a TOML file.*{said}"):
+            load_config(path)

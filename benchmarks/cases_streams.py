@@ -1,0 +1,124 @@
+"""Single reports and large vectors, beside bare gRPC with the same messages and as many streams."""
+
+import statistics
+from pathlib import Path
+
+from bare_server import ANSWER, ECHO, SINK, bare_server
+from collector_process import ask, collector
+from figures import Figure
+from premade import Frames, Question, accepted_frames, accepted_visits, device_streams
+from traffic import Sent, pour, send, visit
+
+VISIT = "/demur_proto.v1.Collector/Visit"
+SUBMIT_FRAMES = "/demur_proto.v1.Collector/SubmitFrames"
+UNARY_BAR = 0.5
+VECTOR_BAR = 0.7
+STREAMS = 8  #: of the gateway that brings vectors
+AT_ONCE = 2  #: frames of a stream that wait for their receipts
+
+
+def compared(
+    name: str, unit: str, ours: list[float], bare: list[float], *, bar: float | None
+) -> list[Figure]:
+    """The median of what each run showed beside bare gRPC, and the rates it comes from."""
+    return [
+        Figure(
+            name=f"{name}, share of bare gRPC",
+            value=statistics.median(mine / floor for mine, floor in zip(ours, bare, strict=True)),
+            unit="median of ratios",
+            better="higher",
+            bar=bar,
+        ),
+        Figure(
+            name=name,
+            value=statistics.median(ours),
+            unit=unit,
+            better="higher",
+            floor=statistics.median(bare),
+        ),
+    ]
+
+
+async def measure_single(asked: Question, folder: Path, *, devices: int, runs: int) -> list[Figure]:
+    """One report a message: from devices that stay for many rounds, and that come for one.
+
+    Args:
+        asked: a question with many rounds.
+        folder: where data folders are made.
+        devices: how many stay at once. Four times as many come, half of `devices` at once.
+        runs: how often.
+    """
+    rounds = len(asked.rounds)
+    staying = device_streams(asked, devices=devices, rounds=rounds, seed=2)
+    coming = device_streams(asked, devices=4 * devices, rounds=1, seed=3)
+    stays: tuple[list[float], list[float]] = ([], [])
+    visits: tuple[list[float], list[float]] = ([], [])
+    latencies = Sent()
+    async with bare_server() as echo:
+        for number in range(runs):
+            bare = await send(echo, ECHO, staying)
+            bare_s = await visit(echo, ECHO, coming, at_once=devices // 2)
+            with collector(folder / f"single{number}") as served:
+                await ask(served, asked.study, asked.rounds)
+                sent = await send(served.devices, VISIT, staying)
+                seconds = await visit(served.devices, VISIT, coming, at_once=devices // 2)
+            assert accepted_visits(sent.answers) == devices * rounds
+            latencies.latencies_s += sent.latencies_s
+            stays[0].append(devices * rounds / sent.seconds)
+            stays[1].append(devices * rounds / bare.seconds)
+            visits[0].append(len(coming) / seconds)
+            visits[1].append(len(coming) / bare_s)
+    return [
+        *compared(f"unary, {devices} streams", "reports/s", *stays, bar=UNARY_BAR),
+        latency(f"unary, {devices} streams", latencies),
+        *compared("a visit for one report, opened and ended", "visits/s", *visits, bar=None),
+    ]
+
+
+async def measure_vectors(
+    frames: Frames, asked: Question, folder: Path, *, devices: int, runs: int
+) -> list[Figure]:
+    """Vectors against as many streams whose reader does nothing with the same bytes.
+
+    Single ones are each answered by an empty message; frames by one when all were read.
+
+    Args:
+        frames: what a gateway brings, as many vectors in each as fit.
+        asked: the same question, for devices that bring one vector each.
+        folder: where data folders are made.
+        devices: how many, all at once.
+        runs: how often.
+    """
+    words = len(frames.sums)
+    crowd = device_streams(asked, devices=devices, rounds=1, seed=4)
+    framed: tuple[list[float], list[float]] = ([], [])
+    single: tuple[list[float], list[float]] = ([], [])
+    framed_times = Sent()
+    async with bare_server() as bare:
+        for number in range(runs):
+            with collector(folder / f"vectors{number}") as served:
+                await ask(served, frames.asked.study, frames.asked.rounds)
+                streams = frames.streams(STREAMS, served.gateway)
+                floor = await pour(bare, SINK, streams)
+                sent = await send(served.devices, SUBMIT_FRAMES, streams, at_once=AT_ONCE)
+                assert accepted_frames(sent.answers) == frames.reports
+                crowd_floor = await send(bare, ANSWER, crowd)
+                crowd_sent = await send(served.devices, VISIT, crowd)
+                assert accepted_visits(crowd_sent.answers) == devices
+            framed_times.latencies_s += sent.latencies_s
+            framed[0].append(frames.reports / sent.seconds)
+            framed[1].append(frames.reports / floor.seconds)
+            single[0].append(devices / crowd_sent.seconds)
+            single[1].append(devices / crowd_floor.seconds)
+    name = f"vectors of {words:,} words"
+    return [
+        *compared(f"{name}, in frames", "reports/s", *framed, bar=VECTOR_BAR),
+        latency(f"{name}, in frames", framed_times),
+        *compared(f"{name}, one a message", "reports/s", *single, bar=VECTOR_BAR),
+    ]
+
+
+def latency(name: str, sent: Sent) -> Figure:
+    """What one message in a hundred exceeds."""
+    value = sent.latency_ms(0.99)
+    return Figure(name=f"{name}: latency p99", value=value, unit="ms", better="lower")
