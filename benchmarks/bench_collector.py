@@ -21,8 +21,8 @@ on as many streams. Also whole visits, from opening a stream to its end, for one
 **Vectors** of 26,010 words of 32 bits, in frames of ten from a gateway, and one a message from devices
 that have their streams open. The floor receives the same bytes on as many streams and does nothing.
 
-**Shares of bare gRPC** are medians of the ratios of neighbouring measurements: other work on the
-machine slows both. **Reopening** is from opening the store of a killed process to the end of
+**Shares of bare gRPC** are medians over bursts of a second or less, each beside a burst of the floor:
+other work on the machine slows both. **Reopening** is from opening the store of a killed process to the end of
 recovery, with the operating system's cache as the run has left it.
 
 What an fsync costs here decides what "durable" costs, so the table begins with it, and a verdict on
@@ -49,24 +49,24 @@ PARTS = ("framed", "unary", "vectors")
 async def measure(options: argparse.Namespace, folder: Path, server: str) -> list[Figure]:
     """All figures that are asked for."""
     quick = options.quick
-    runs = 1 if quick else 5
+    runs, bursts = (1, 2) if quick else (3, 11)
     disk = cases_floors.measure_disk(folder, writes=200 if quick else 1000)
     figures = [cases_floors.fsync_figure(disk)]
     async with bounded():
         if "framed" in options.only:
             frames = make_frames(question(), reports=1 << (17 if quick else 20))
             for kind in cases_framed.KINDS:
-                made = await cases_framed.measure(kind, frames, folder, server, runs=min(runs, 3))
+                made = await cases_framed.measure(kind, frames, folder, server, runs=runs)
                 figures += made.figures()
             del frames
         if "unary" in options.only:
-            asked = question(rounds=20 if quick else 100)
-            figures += await cases_streams.measure_single(asked, folder, devices=256, runs=runs)
+            asked = question(rounds=20 * bursts)
+            figures += await cases_streams.measure_single(asked, folder, devices=256, bursts=bursts)
         if "vectors" in options.only:
             asked = question(dimension=WORDS)
-            vectors = make_frames(asked, reports=500 if quick else 3000)
+            vectors = make_frames(asked, reports=320 * bursts)
             figures += await cases_streams.measure_vectors(
-                vectors, asked, folder, devices=250 if quick else 1000, runs=runs
+                vectors, asked, folder, devices=250 * bursts, bursts=bursts
             )
     if not options.json:
         print(disk.verdict)

@@ -1,5 +1,6 @@
 """The devices' gRPC face of a collector: translate, delegate, translate back."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -134,7 +135,8 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """Push rounds while receiving reports, until the other side has sent its last."""
         check_version(hello.protocol_version)
         study_hash = self._collector.study(hello.study_hash).hash
-        writing = anyio.Lock(fast_acquire=True)  # gRPC allows one write at a time
+        # gRPC allows one write at a time. asyncio's lock: anyio's costs a tenth of a whole report.
+        writing = asyncio.Lock()
 
         async def write(response: object) -> None:
             async with writing:
