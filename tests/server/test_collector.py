@@ -14,13 +14,14 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined, define_study
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import DemurError, NotFoundError, StateError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_message
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Round
+from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import report_pb2, round_pb2, study_pb2
 from demur_proto.words import encode_words
@@ -225,16 +226,31 @@ async def test_a_round_that_contradicts_its_study_is_refused(
         await collector.open_round(message.SerializeToString())
 
 
-async def test_a_round_that_no_message_could_answer_is_refused(
-    collector: Collector, study: Defined[Study], ask: Ask
+async def test_a_round_whose_reports_or_release_would_be_too_large_is_refused(
+    collector: Collector, study: Defined[Study]
 ) -> None:
-    largest = ((1 << 20) - 16) // 4
+    wide = define_study(
+        design_study(
+            name="wide",
+            epsilon=1.0,
+            delta=1e-6,
+            answers=3,
+            minimum_cohort=2,
+            grid_exponent=-7,
+            maximum_dimension=1 << 25,
+        )
+    )
+    await collector.create_study(wide.definition)
+
+    def asked(dimension: int) -> Defined[Round]:
+        return define_round(
+            next_round(wide, [Feature(name="x")], number=1, dimension=dimension, on_grid=True)
+        )
 
     with pytest.raises(UnsupportedError, match="fewer coordinates"):
-        await collector.open_round(ask(1, dimension=largest + 1).definition)
-    await collector.open_round(ask(1, dimension=largest).definition)
-
-    assert collector.rounds_opened(study.hash) == 1
+        await collector.open_round(asked((1 << 24) + 1).definition)
+    assert read_round(asked(1 << 24).definition, study=wide).value.query.value_length == 1 << 24
+    assert collector.rounds_opened(wide.hash) == 0
 
 
 # ---- counting --------------------------------------------------------------------------------
