@@ -20,12 +20,16 @@ def report_messages(report: report_pb2.Report) -> Iterator[collector_pb2.VisitRe
     >>> [(m.chunk.offset, len(m.chunk.words)) for m in report_messages(report)]
     [(0, 1048576), (1048576, 4)]
     """
-    if len(report.words) <= LARGEST_FRAMED_BYTES:
+    words = report.words  # a copy, each time it is asked for
+    if len(words) <= LARGEST_FRAMED_BYTES:
         yield collector_pb2.VisitRequest(report=report)
         return
-    for offset, words in _pieces(report.words):
+    for offset in range(0, len(words), CHUNK_BYTES):
         chunk = report_pb2.ReportChunk(
-            round_hash=report.round_hash, report_id=report.report_id, offset=offset, words=words
+            round_hash=report.round_hash,
+            report_id=report.report_id,
+            offset=offset,
+            words=words[offset : offset + CHUNK_BYTES],
         )
         yield collector_pb2.VisitRequest(chunk=chunk)
 
@@ -37,15 +41,16 @@ def frame_messages(frame: report_pb2.ReportFrame) -> Iterator[collector_pb2.Subm
     >>> [len(m.chunk.words) for m in frame_messages(frame)]
     [1048576]
     """
-    if len(frame.words) <= LARGEST_FRAMED_BYTES:
+    words = frame.words
+    if len(words) <= LARGEST_FRAMED_BYTES:
         yield collector_pb2.SubmitFramesRequest(frame=frame)
         return
-    for offset, words in _pieces(frame.words):
+    for offset in range(0, len(words), CHUNK_BYTES):
         chunk = report_pb2.ReportChunk(
             round_hash=frame.round_hash,
             report_id=frame.report_ids,
             offset=offset,
-            words=words,
+            words=words[offset : offset + CHUNK_BYTES],
             frame_number=frame.frame_number,
             device_id=frame.device_ids,
             proof=frame.proofs,
@@ -87,15 +92,15 @@ class ChunkOrder:
         """Whether the last chunk was taken."""
         return self._received == self._size
 
-    def take(self, chunk: report_pb2.ReportChunk) -> None:
-        """The next chunk.
+    def take(self, chunk: report_pb2.ReportChunk) -> bytes:
+        """The words of the next chunk.
 
         Raises:
             WireError: it is not the one that comes next.
 
         >>> order = ChunkOrder(report_pb2.ReportChunk(report_id=bytes(16)), size=CHUNK_BYTES,
         ...                    from_gateway=False)
-        >>> order.take(report_pb2.ReportChunk(report_id=bytes(16), words=bytes(CHUNK_BYTES)))
+        >>> words = order.take(report_pb2.ReportChunk(report_id=bytes(16), words=bytes(CHUNK_BYTES)))
         >>> order.complete
         True
         """
@@ -103,13 +108,15 @@ class ChunkOrder:
             raise WireError("a report's chunks must all come, and be alike, before another report")
         if chunk.offset != self._received:
             raise WireError(f"the next chunk starts at byte {self._received}, got {chunk.offset}")
+        words = chunk.words
         expected = min(CHUNK_BYTES, self._size - self._received)
-        if len(chunk.words) != expected:
+        if len(words) != expected:
             raise WireError(
                 f"the chunk at byte {chunk.offset} of {self._size} has {expected} bytes of words, "
-                f"got {len(chunk.words)}"
+                f"got {len(words)}"
             )
         self._received += expected
+        return words
 
     def broken_off(self) -> WireError:
         """The error for a stream that goes on with something else, or ends."""
@@ -117,11 +124,6 @@ class ChunkOrder:
             f"a report must be whole before anything else: {self._received} of {self._size} bytes "
             "came"
         )
-
-
-def _pieces(words: bytes) -> Iterator[tuple[int, bytes]]:
-    for offset in range(0, len(words), CHUNK_BYTES):
-        yield offset, words[offset : offset + CHUNK_BYTES]
 
 
 def _head(chunk: report_pb2.ReportChunk) -> tuple[object, ...]:

@@ -214,11 +214,11 @@ async def _study(
 def _told(question: str, release: "Release") -> str:
     """A release for people; a number never comes without its guarantee."""
     where = f"round {release.number}, {release.reports:,} reports"
-    if not release.estimate:
+    if not release.estimate.size:
         return f"{question}: withheld, fewer reports than the study allows ({where})"
     shown = [
         f"{value:,.6g} ± {release.half_width_at(at):,.6g}"
-        for at, value in enumerate(release.estimate[:LONGEST_SHOWN])
+        for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())
     ]
     if len(release.estimate) > LONGEST_SHOWN:
         shown.append(f"… ({len(release.estimate)} in all; --json prints them)")

@@ -101,7 +101,7 @@ class Assembler:
             verdict: what becomes of the report is known already: its chunks are received and
                 dropped.
 
-        Returns:
+        Yields:
             The report; or what became of it without being looked at: the verdict, or TRY_LATER.
 
         Raises:
@@ -109,24 +109,23 @@ class Assembler:
             ConnectionLost: one did not come in time.
         """
         order = ChunkOrder(first, size=form.size, from_gateway=from_gateway)
-        order.take(first)
+        words = order.take(first)
         async with self.space.taken(form.memory if verdict is None else 0) as granted:
             if verdict is None and not granted:
                 verdict = TRY_LATER
             parts = _Parts(form) if verdict is None else None
-            chunk = first
             while True:
                 if parts is not None:  # hashed and decoded while the loop serves others
-                    await anyio.to_thread.run_sync(parts.add, chunk.words)
+                    await anyio.to_thread.run_sync(parts.add, words)
                 if order.complete:
                     break
-                chunk = await self._following(next_chunk, order)
+                words = await self._following(next_chunk, order)
             if parts is None or verdict is not None:
                 yield TRY_LATER if verdict is None else verdict
             else:
                 yield parts.whole()
 
-    async def _following(self, next_chunk: NextChunk, order: ChunkOrder) -> report_pb2.ReportChunk:
+    async def _following(self, next_chunk: NextChunk, order: ChunkOrder) -> bytes:
         with anyio.move_on_after(self._limits.stall_s) as patience:
             chunk = await next_chunk()
         if patience.cancelled_caught:
@@ -136,8 +135,7 @@ class Assembler:
             )
         if chunk is None:
             raise order.broken_off()
-        order.take(chunk)
-        return chunk
+        return order.take(chunk)
 
 
 class _Parts:

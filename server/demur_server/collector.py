@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 
 import anyio
 import numpy as np
@@ -36,7 +37,7 @@ from demur_server.assembling import Form, Whole
 from demur_server.estimates import make_release
 from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
-from demur_server.store.base import Batch, KeptRound, Store, Totals
+from demur_server.store.base import Batch, Counted, KeptRound, Store, Totals
 
 LARGE_BYTES = 1 << 17  #: words beyond this are worth the way to a thread and back
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
@@ -283,8 +284,17 @@ class Collector:
             asking.news.ring()
         return dispositions
 
+    async def counted(self, round_hash: bytes) -> Counted:
+        """How many reports a round has, and whether it is closed.
+
+        Raises:
+            NotFoundError: no such round.
+        """
+        self._asking(round_hash)
+        return await self._store.counted(round_hash)
+
     async def totals(self, round_hash: bytes) -> Totals:
-        """How many reports a round has, and whether it is closed. Its sums stay inside.
+        """The same, with the sums so far, which stay inside.
 
         Raises:
             NotFoundError: no such round.
@@ -323,16 +333,17 @@ class Collector:
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)
         if release is None:
-            sums = totals.sums.tolist()
-            release = await self._store.add_release(
-                make_release(
-                    asking.study,
-                    asking.asked,
-                    sums,
-                    reports=totals.reports,
-                    open_access=asking.open_access,
-                )
+            make = partial(
+                make_release,
+                asking.study,
+                asking.asked,
+                totals.sums,
+                reports=totals.reports,
+                open_access=asking.open_access,
             )
+            large = totals.sums.nbytes > LARGE_BYTES
+            made = await anyio.to_thread.run_sync(make) if large else make()
+            release = await self._store.add_release(made)
             logger.info(
                 "study %s: round %d closed with %d reports, %s withheld",
                 asking.study.hash.hex()[:16],

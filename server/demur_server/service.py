@@ -107,13 +107,14 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
 
     async def _submit_report(self, report: report_pb2.Report, device_id: bytes | None) -> int:
         """Count a report that came in one message."""
-        if len(report.words) > LARGEST_FRAMED_BYTES:
+        words = report.words  # a copy, each time it is asked for
+        if len(words) > LARGEST_FRAMED_BYTES:
             raise WireError(
-                f"a report of {len(report.words)} bytes comes in chunks: one message holds "
+                f"a report of {len(words)} bytes comes in chunks: one message holds "
                 f"{LARGEST_FRAMED_BYTES}"
             )
         [disposition] = await self._collector.submit(
-            report.round_hash, _one_id(report.report_id), report.words, devices=device_id
+            report.round_hash, _one_id(report.report_id), words, devices=device_id
         )
         return disposition
 

@@ -271,7 +271,7 @@ async def test_a_word_beyond_the_limit_makes_its_own_report_invalid_and_no_other
     release = await collector.close_round(asked.hash)
 
     assert dispositions == [ACCEPTED, INVALID, INVALID, ACCEPTED]
-    assert release.sums == (limit + 7, -limit + 8)
+    assert release.sums.tolist() == [limit + 7, -limit + 8]
 
 
 async def test_the_most_negative_word_there_is_is_invalid_too(
@@ -381,7 +381,7 @@ async def test_sums_stay_exact_when_a_round_fills_up_even_with_batches_on_their_
     release = await collector.close_round(asked.hash)
 
     assert sorted(outcomes) == [ACCEPTED] * room + [INVALID] * room
-    assert release.sums == (room * limit,)
+    assert release.sums.tolist() == [room * limit]
     assert release.sums[0] < 1 << 63
 
 
@@ -415,7 +415,7 @@ async def test_after_the_close_every_report_is_too_late_for_ever(
 
     assert late == [[ROUND_CLOSED]] * 4
     assert await collector.close_round(asked.hash) == release
-    assert release.sums == (3,)
+    assert release.sums.tolist() == [3]
 
 
 async def test_closing_twice_at_once_gives_one_release(study: Defined[Study], ask: Ask) -> None:
@@ -462,7 +462,7 @@ async def test_every_accepted_report_is_in_the_release_however_the_close_falls(
 
         release = await collector.release(asked.hash)
 
-        assert release.sums == (sum(accepted),)
+        assert release.sums.tolist() == [sum(accepted)]
         assert release.reports == 2 + len(accepted)
 
 
@@ -477,7 +477,7 @@ async def test_below_the_minimum_cohort_nothing_of_the_sums_gets_out(
 
     assert release.withheld is Withheld.BELOW_MINIMUM_COHORT
     assert release.reports == 1
-    assert (release.sums, release.estimate) == ((), ())
+    assert (release.sums.size, release.estimate.size) == (0, 0)
     message = release.message()
     assert (message.sums, list(message.estimate)) == (b"", [])
     told = repr(release) + repr(message) + repr(message.SerializeToString()) + caplog.text
