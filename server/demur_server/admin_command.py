@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,7 @@ def _release_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _export(options: argparse.Namespace, config: "ServerConfig") -> int:
     from demur_server.admin import open_door
-    from demur_server.exporting import release_csv, release_table
+    from demur_server.exporting import csv_pieces, release_table
     from demur_server.overview import releases_of
 
     with open_door(config) as door, door.looking() as sql:
@@ -149,7 +150,7 @@ def _export(options: argparse.Namespace, config: "ServerConfig") -> int:
     if options.json or options.format == "json":
         print(json.dumps([release_table(each) for each in releases]))
     else:
-        print(release_csv(releases), end="")
+        sys.stdout.writelines(csv_pieces(releases))
     return 0
 
 

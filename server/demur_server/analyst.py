@@ -12,7 +12,13 @@ from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.credentials import Metadata, NamedSecret, metadata_of
-from demur_proto.definition import Defined, define_round, define_study, read_study
+from demur_proto.definition import (
+    LARGEST_REPORT_WORDS,
+    Defined,
+    define_round,
+    define_study,
+    read_study,
+)
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
@@ -21,9 +27,9 @@ from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
 from demur_server.choosing import matches
 
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 16 << 20),  # a release is many times as large as a report
-)
+# Of the largest round: sums and estimates, 8 bytes each, and what is not numbers.
+LARGEST_RELEASE_BYTES = 16 * LARGEST_REPORT_WORDS + (1 << 20)
+CHANNEL_OPTIONS = (("grpc.max_receive_message_length", LARGEST_RELEASE_BYTES),)
 MOST_REPORTS = 2**63 - 1
 
 

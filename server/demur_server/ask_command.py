@@ -205,11 +205,11 @@ def _place(options: argparse.Namespace) -> dict[str, Any]:
 def _told(question: str, release: "Release", *, histogram: bool) -> str:
     """A release for people; a number never comes without its guarantee."""
     where = f"round {release.number}, {release.reports:,} reports"
-    if not release.estimate:
+    if not release.estimate.size:
         return f"{question}: withheld, fewer reports than the study allows ({where})"
     shown = [
         f"{f'category {at}: ' if histogram else ''}{value:,.6g} ± {release.half_width_at(at):,.6g}"
-        for at, value in enumerate(release.estimate[:LONGEST_SHOWN])
+        for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())
     ]
     if len(release.estimate) > LONGEST_SHOWN:
         shown.append(f"… ({len(release.estimate)} in all; --json prints them)")

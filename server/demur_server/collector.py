@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 
 import anyio
 import numpy as np
@@ -16,12 +17,14 @@ from demur_proto.definition import (
     study_hash_of,
 )
 from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
-from demur_proto.hmacs import prepare_key
+from demur_proto.hmacs import hash_payloads, prepare_key
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
+from demur_proto.words import decode_words
 from demur_server.admission import (
     check_devices,
     check_words,
@@ -31,10 +34,11 @@ from demur_server.admission import (
     split,
     unauthenticated_devices,
 )
+from demur_server.assembling import Form, Whole
 from demur_server.estimates import make_release
 from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
-from demur_server.store.base import Batch, KeptRound, Store, Totals
+from demur_server.store.base import Batch, Counted, KeptRound, Store, Totals
 
 LARGE_BYTES = 1 << 17  #: hashing words beyond this is worth the way to a thread and back
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
@@ -174,28 +178,98 @@ class Collector:
             else check_devices(devices, reports=reports)
         )
         key = asking.digest_key
-        if not asking.open:
-            return [report_pb2.DISPOSITION_ROUND_CLOSED] * reports
-        if key is None:
-            return [report_pb2.DISPOSITION_TRY_LATER] * reports
+        if not asking.answerable or key is None:
+            return [_unanswerable(asking)] * reports
+        form = self.form(round_hash)
 
         def prepare() -> tuple[Batch, Flags]:
-            return make_batch(
+            rows, sound = decode_words(
+                words,
+                form.word_type,
+                reports=reports,
+                dimension=form.length,
+                widen=not isinstance(asking.mechanism, GaussianLinear),  # it adds up any width
+            )
+            batch, valid = make_batch(
                 asking,
                 key,
                 report_ids=identities,
                 devices=senders,
-                words=words,
-                payload_hashes=payload_hashes,
+                rows=rows,
+                payload_hashes=payload_hashes or hash_payloads(words, reports=reports),
             )
+            return batch, valid & sound
 
         # Large words are hashed while the event loop receives the next ones.
         large = payload_hashes is None and len(words) > LARGE_BYTES
         batch, valid = await anyio.to_thread.run_sync(prepare) if large else prepare()
+        return await self._admit_valid(asking, batch, valid)
+
+    def form(self, round_hash: bytes) -> Form:
+        """What the reports to a round look like.
+
+        Raises:
+            NotFoundError: no such round.
+        """
+        asking = self._asking(round_hash)
+        return Form(word_type=asking.asked.value.word_type, length=asking.mechanism.report_length)
+
+    def settled(self, round_hash: bytes) -> int | None:
+        """What becomes of every report to a round by now, whatever it says; None: that depends.
+
+        Raises:
+            NotFoundError: no such round.
+        """
+        asking = self._asking(round_hash)
+        return None if asking.answerable else _unanswerable(asking)
+
+    async def submit_whole(
+        self, round_hash: bytes, report_id: bytes, whole: Whole, *, device: bytes | None = None
+    ) -> int:
+        """Count one report that came in chunks; as `submit`, which says more.
+
+        Args:
+            round_hash: the round it answers.
+            report_id: 16 bytes.
+            whole: the report.
+            device: who sent it, authenticated by the caller.
+
+        Raises:
+            NotFoundError: no such round.
+            WireError: the id's length does not fit, or there is no device.
+            StateError: the device belongs to another shard; nothing was counted.
+        """
+        asking = self._asking(round_hash)
+        report_count(report_id)
+        senders = (
+            unauthenticated_devices([report_id])
+            if self._open_access
+            else check_devices(device, reports=1)
+        )
+        key = asking.digest_key
+        if not asking.answerable or key is None:
+            return _unanswerable(asking)
+
+        def prepare() -> tuple[Batch, Flags]:
+            batch, valid = make_batch(
+                asking,
+                key,
+                report_ids=[report_id],
+                devices=senders,
+                rows=whole.rows,
+                payload_hashes=[whole.payload_hash],
+            )
+            return batch, valid & whole.sound
+
+        [disposition] = await self._admit_valid(asking, *await anyio.to_thread.run_sync(prepare))
+        return disposition
+
+    async def _admit_valid(self, asking: LiveRound, batch: Batch, valid: Flags) -> list[int]:
+        """Count the valid reports of a batch; the others are INVALID."""
         if valid.all():
             return await self._admit(asking, batch)
         good = np.flatnonzero(valid).tolist()
-        dispositions = [int(report_pb2.DISPOSITION_INVALID)] * reports
+        dispositions = [int(report_pb2.DISPOSITION_INVALID)] * len(valid)
         admitted = await self._admit(asking, pick(batch, good))
         for i, disposition in zip(good, admitted, strict=True):
             dispositions[i] = disposition
@@ -215,8 +289,17 @@ class Collector:
             asking.news.ring()
         return dispositions
 
+    async def counted(self, round_hash: bytes) -> Counted:
+        """How many reports a round has, and whether it is closed.
+
+        Raises:
+            NotFoundError: no such round.
+        """
+        self._asking(round_hash)
+        return await self._store.counted(round_hash)
+
     async def totals(self, round_hash: bytes) -> Totals:
-        """How many reports a round has, and whether it is closed. Its sums stay inside.
+        """The same, with the sums so far, which stay inside.
 
         Raises:
             NotFoundError: no such round.
@@ -255,16 +338,17 @@ class Collector:
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)
         if release is None:
-            sums = totals.sums.tolist()
-            release = await self._store.add_release(
-                make_release(
-                    asking.study,
-                    asking.asked,
-                    sums,
-                    reports=totals.reports,
-                    open_access=asking.open_access,
-                )
+            make = partial(
+                make_release,
+                asking.study,
+                asking.asked,
+                totals.sums,
+                reports=totals.reports,
+                open_access=asking.open_access,
             )
+            large = totals.sums.nbytes > LARGE_BYTES
+            made = await anyio.to_thread.run_sync(make) if large else make()
+            release = await self._store.add_release(made)
             logger.info(
                 "study %s: round %d closed with %d reports, %s withheld",
                 asking.study.hash.hex()[:16],
@@ -448,3 +532,10 @@ class Collector:
             return self._by_hash[round_hash]
         except KeyError:
             raise NotFoundError(f"there is no round {round_hash.hex()[:16]}") from None
+
+
+def _unanswerable(asking: LiveRound) -> int:
+    """What becomes of reports to a round that counts none."""
+    if asking.open:
+        return report_pb2.DISPOSITION_TRY_LATER
+    return report_pb2.DISPOSITION_ROUND_CLOSED

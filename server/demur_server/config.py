@@ -16,6 +16,7 @@ from demur_server.door import Limits
 LONGEST_DRAIN_S = 8  #: so that a collector that is told to stop has stopped within ten seconds
 LONGEST_TEXT = 4096
 LARGEST_FILE = 1 << 20  #: bytes
+MOST_MIB = 1 << 20  #: a terabyte
 
 
 class AccessMode(StrEnum):
@@ -108,12 +109,14 @@ class ServerConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)  #: on both ports
     analyst_tls: TlsConfig = field(default_factory=TlsConfig)  #: on the analysts' port, instead
     limits: Limits = field(default_factory=Limits)
+    large_reports_mib: int = 256  #: memory for reports that come in chunks, MiB
 
     def __post_init__(self) -> None:
         if self.access not in list(AccessMode):
             raise ParameterError("access", self.access, " or ".join(AccessMode))
         object.__setattr__(self, "access", AccessMode(self.access))
         check_integer("drain_s", self.drain_s, 0, LONGEST_DRAIN_S)
+        check_integer("large_reports_mib", self.large_reports_mib, 1, MOST_MIB)
         for name in ("tls", "analyst_tls"):
             files: TlsConfig = getattr(self, name)
             if files.certificate is None and (files.key or files.client_ca):

@@ -98,7 +98,6 @@ def round_lines(sql: sa.Connection, wanted: str | None = None) -> list[RoundLine
         NotFoundError: there is no such study.
     """
     studies = {each.hash: each for each in find_studies(sql, wanted)}
-    released = {each.round_hash: each for each in records.find_releases(sql, sa.true())}
     lines = []
     for kept in records.kept_rounds(sql, shard=0):
         study = studies.get(kept.study_hash)
@@ -107,12 +106,15 @@ def round_lines(sql: sa.Connection, wanted: str | None = None) -> list[RoundLine
             continue
         asked = read_round(kept.definition, study=study).value
         counted = records.all_counted(sql, row)
+        found = records.find_releases(
+            sql, rounds.c.id == row.id
+        )  # one at a time: they may be large
         lines.append(
             RoundLine(
                 study=study.hash.hex(),
                 number=asked.number,
                 round=kept.round_hash.hex(),
-                state=_state(closed=kept.closed, release=released.get(kept.round_hash)),
+                state=_state(closed=kept.closed, release=next(iter(found), None)),
                 reports=counted.reports,
                 conflicts=counted.conflicts,
                 asks=_described(asked.query),
@@ -156,4 +158,4 @@ def _state(*, closed: bool, release: Release | None) -> str:
         return "open"
     if release is None:
         return "closing"
-    return "released" if release.estimate else "withheld"
+    return "released" if release.estimate.size else "withheld"

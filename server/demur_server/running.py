@@ -13,6 +13,7 @@ import anyio
 
 from demur_proto.errors import StateError, UnsupportedError, ours_in
 from demur_server.access import CredentialAccess
+from demur_server.assembling import Assembler, AssemblyLimits
 from demur_server.collector import Collector
 from demur_server.config import AccessMode, ServerConfig, TlsConfig
 from demur_server.data_folder import DataFolder, Listening
@@ -77,6 +78,9 @@ async def running(config: ServerConfig) -> AsyncIterator[Started]:
                     analyst_tls=analyst_tls,
                     insecure_plaintext=config.insecure_plaintext,
                     limits=config.limits,
+                    assembler=Assembler(
+                        AssemblyLimits(memory_bytes=config.large_reports_mib << 20)
+                    ),
                     drain_s=float(config.drain_s),
                 ) as ports,
             ):

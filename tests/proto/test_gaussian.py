@@ -391,10 +391,10 @@ def test_an_estimate_is_the_sum_in_data_units_with_its_interval() -> None:
 
     result = mechanism.estimate(np.array([128 * 41, -64]), reports=100)
 
-    assert result.estimate == (41.0, -0.5)
+    assert result.estimate.tolist() == [41.0, -0.5]
     (error,) = result.standard_error
     assert error == mechanism.standard_error(100)
-    assert result.half_width == (TWO_SIDED_QUANTILE * error,)
+    assert result.half_width.tolist() == [TWO_SIDED_QUANTILE * error]
     # 95 % of a Gaussian lie within the quantile.
     assert math.erf(TWO_SIDED_QUANTILE / math.sqrt(2)) == pytest.approx(0.95, abs=1e-15)
 

@@ -526,7 +526,7 @@ async def test_beside_a_running_collector_everything_works_and_is_taken_up(
     assert first == report_pb2.DISPOSITION_ACCEPTED
     assert verified == 0
     assert (rounds[0]["state"], rounds[0]["reports"]) == ("open", 1)
-    assert release.sums == (11,)
+    assert release.sums.tolist() == [11]
     secrets = [*made, analyst_text, credential_file(data).read_text().strip()]
     assert not any(secret in out + err for secret in secrets)
     assert (status, out, err) == (0, "", "")

@@ -14,13 +14,14 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined, define_study
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import DemurError, NotFoundError, StateError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_message
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Round
+from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import report_pb2, round_pb2, study_pb2
 from demur_proto.words import encode_words
@@ -225,16 +226,31 @@ async def test_a_round_that_contradicts_its_study_is_refused(
         await collector.open_round(message.SerializeToString())
 
 
-async def test_a_round_that_no_message_could_answer_is_refused(
-    collector: Collector, study: Defined[Study], ask: Ask
+async def test_a_round_whose_reports_or_release_would_be_too_large_is_refused(
+    collector: Collector, study: Defined[Study]
 ) -> None:
-    largest = ((1 << 20) - 16) // 4
+    wide = define_study(
+        design_study(
+            name="wide",
+            epsilon=1.0,
+            delta=1e-6,
+            answers=3,
+            minimum_cohort=2,
+            grid_exponent=-7,
+            maximum_dimension=1 << 25,
+        )
+    )
+    await collector.create_study(wide.definition)
+
+    def asked(dimension: int) -> Defined[Round]:
+        return define_round(
+            next_round(wide, [Feature(name="x")], number=1, dimension=dimension, on_grid=True)
+        )
 
     with pytest.raises(UnsupportedError, match="fewer coordinates"):
-        await collector.open_round(ask(1, dimension=largest + 1).definition)
-    await collector.open_round(ask(1, dimension=largest).definition)
-
-    assert collector.rounds_opened(study.hash) == 1
+        await collector.open_round(asked((1 << 24) + 1).definition)
+    assert read_round(asked(1 << 24).definition, study=wide).value.query.value_length == 1 << 24
+    assert collector.rounds_opened(wide.hash) == 0
 
 
 # ---- counting --------------------------------------------------------------------------------
@@ -255,7 +271,7 @@ async def test_a_word_beyond_the_limit_makes_its_own_report_invalid_and_no_other
     release = await collector.close_round(asked.hash)
 
     assert dispositions == [ACCEPTED, INVALID, INVALID, ACCEPTED]
-    assert release.sums == (limit + 7, -limit + 8)
+    assert release.sums.tolist() == [limit + 7, -limit + 8]
 
 
 async def test_the_most_negative_word_there_is_is_invalid_too(
@@ -365,7 +381,7 @@ async def test_sums_stay_exact_when_a_round_fills_up_even_with_batches_on_their_
     release = await collector.close_round(asked.hash)
 
     assert sorted(outcomes) == [ACCEPTED] * room + [INVALID] * room
-    assert release.sums == (room * limit,)
+    assert release.sums.tolist() == [room * limit]
     assert release.sums[0] < 1 << 63
 
 
@@ -399,7 +415,7 @@ async def test_after_the_close_every_report_is_too_late_for_ever(
 
     assert late == [[ROUND_CLOSED]] * 4
     assert await collector.close_round(asked.hash) == release
-    assert release.sums == (3,)
+    assert release.sums.tolist() == [3]
 
 
 async def test_closing_twice_at_once_gives_one_release(study: Defined[Study], ask: Ask) -> None:
@@ -446,7 +462,7 @@ async def test_every_accepted_report_is_in_the_release_however_the_close_falls(
 
         release = await collector.release(asked.hash)
 
-        assert release.sums == (sum(accepted),)
+        assert release.sums.tolist() == [sum(accepted)]
         assert release.reports == 2 + len(accepted)
 
 
@@ -461,7 +477,7 @@ async def test_below_the_minimum_cohort_nothing_of_the_sums_gets_out(
 
     assert release.withheld is Withheld.BELOW_MINIMUM_COHORT
     assert release.reports == 1
-    assert (release.sums, release.estimate) == ((), ())
+    assert (release.sums.size, release.estimate.size) == (0, 0)
     message = release.message()
     assert (message.sums, list(message.estimate)) == (b"", [])
     told = repr(release) + repr(message) + repr(message.SerializeToString()) + caplog.text

@@ -146,7 +146,7 @@ async def test_after_a_kill_and_after_a_stop_it_goes_on_where_it_was(
 
     assert (first, again, second) == (ACCEPTED, DUPLICATE, ACCEPTED)
     assert status == 0
-    assert (release.reports, release.sums) == (2, (12,))
+    assert (release.reports, release.sums.tolist()) == (2, [12])
     assert following.value.number == 2
 
 

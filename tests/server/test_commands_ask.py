@@ -309,7 +309,7 @@ with open_notebook(target, study, credential=secret) as notebook:
     estimates, errors = release.array()
     print(estimates.tolist(), errors.shape, errors[0] == release.standard_error[0])
     for seen in notebook.watch():
-        print(seen.number, seen.sums)
+        print(seen.number, tuple(seen.sums.tolist()))
         break
 with open_notebook(target, sys.argv[2], credential=secret) as notebook:
     print(notebook.open(x, on_grid=True).value.number)

@@ -28,6 +28,7 @@ def test_every_key_is_read_and_paths_start_from_the_folder_of_the_file(tmp_path:
         folder = "data"
         access = "credentials"
         drain_s = 3
+        large_reports_mib = 40
 
         [store]
         postgres = "postgresql://me@db/demur"
@@ -57,6 +58,7 @@ def test_every_key_is_read_and_paths_start_from_the_folder_of_the_file(tmp_path:
 
     assert config.folder == tmp_path / "data"
     assert (config.drain_s, config.store.shard, config.store.shards) == (3, 1, 4)
+    assert config.large_reports_mib == 40
     assert (config.listen.host, config.listen.port) == ("0.0.0.0", 7001)
     assert (config.listen.analyst_host, config.listen.analyst_port) == ("127.0.0.1", 7002)
     assert config.tls.certificate == tmp_path / "server.pem"
@@ -90,6 +92,7 @@ def test_what_the_command_line_says_goes_before_the_file(tmp_path: Path) -> None
         ("access = 'none'", r"^access in .* must be credentials or open, got 'none'"),
         ("insecure_plaintext = 1", r"^insecure_plaintext in .* must be true or false, got 1"),
         ("drain_s = 9", r"^drain_s in .* <= 8, got 9"),
+        ("large_reports_mib = 0", r"^large_reports_mib in .* >= 1 .*, got 0"),
         ("[limits]\nall_calls = 0", r"^limits\.all_calls in .* >= 1, got 0"),
         ("[store]\nshards = 2", r"^store\.shards in .* must be 1 without store\.postgres, got 2"),
         ("[store]\npostgres = 'x'\nshard = 1", r"^store\.shard in .* <= 0, got 1"),

@@ -321,9 +321,9 @@ class GaussianLinear:
         check_integer("reports", reports, 1, (1 << 53))
         error = self.standard_error(reports)
         return Estimate(
-            estimate=tuple(math.ldexp(int(total), self.grid_exponent) for total in sums),
-            standard_error=(error,),
-            half_width=(TWO_SIDED_QUANTILE * error + self.clipping_bias(reports),),
+            estimate=np.ldexp(sums.astype(np.float64), self.grid_exponent),
+            standard_error=np.array([error]),
+            half_width=np.array([TWO_SIDED_QUANTILE * error + self.clipping_bias(reports)]),
         )
 
 
