@@ -10,7 +10,8 @@ import grpc
 from demur_proto.release import Release
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import check_version
-from demur_server.collector import LARGE_BYTES, Collector
+from demur_server.collector import Collector
+from demur_server.intake import LARGE_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -28,8 +28,7 @@ from demur_server.store import records, restores
 from demur_server.store.copying import copy_rows
 from demur_server.store.link import Link
 from demur_server.store.migrating import bring_up_to_date
-from demur_server.store.packing import checksum
-from demur_server.store.schema import commits, credentials, metadata, tokens, totals
+from demur_server.store.schema import credentials, metadata, tokens
 from demur_server.store.side_door import SideDoor, sqlite_door
 from demur_server.store.sqlite import SqliteDatabase
 from demur_server.verifying import verify
@@ -158,13 +157,7 @@ def _take_away(sql: sa.Connection) -> Restored:
     """
     opened = [row for row in records.all_rounds(sql) if not row.closed]
     for row in opened:
-        sql.execute(commits.delete().where(commits.c.round_id == row.id))
-        for kept in sql.execute(totals.select().where(totals.c.round_id == row.id)).all():
-            sums = bytes(len(kept.sums))
-            check = checksum(sums, row.id, kept.shard, 0, 0, 0)
-            empty = {"seq": 0, "reports": 0, "conflicts": 0, "sums": sums, "checksum": check}
-            mine = (totals.c.round_id == row.id, totals.c.shard == kept.shard)
-            sql.execute(totals.update().where(*mine).values(empty))
+        records.void_round(sql, row)
         records.mark_closed(sql, row)
     dropped_tokens = sql.execute(tokens.delete().where(tokens.c.nonce_hash.is_(None))).rowcount
     dropped_credentials = sql.execute(credentials.delete()).rowcount

@@ -41,8 +41,11 @@ class LiveRound:
     mechanism: Mechanism
     open_access: bool  #: its reports are taken from anybody
     digest_key: PreparedKey | None  #: destroyed when the round closes; lost, it can only close
+    void: bool = False  #: its key was lost: what it has counted must not be released
     open: bool = True
     released: bool = False
+    conflicts: int = 0  #: reports refused as CONFLICT by this process
+    alarm_at: int = 1  #: how many of them are the next line in the log
     news: Bell = field(default_factory=Bell)  #: rings when reports were counted, and at the end
     capacity: int = field(init=False)  #: reports that fit before a sum could leave 64 bits
 

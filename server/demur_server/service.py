@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 import anyio
@@ -16,7 +15,7 @@ from demur_proto.version import PROTOCOL_VERSION, check_version
 from demur_server.access import Access, caller_now
 from demur_server.admission import split
 from demur_server.assembling import Assembler
-from demur_server.collector import LARGE_BYTES, Collector
+from demur_server.collector import Collector
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -115,7 +114,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 f"a report of {len(words)} bytes comes in chunks: one message holds "
                 f"{LARGEST_FRAMED_BYTES}"
             )
-        [disposition] = await self._collector.submit(
+        [disposition] = await self._collector.intake.submit(
             report.round_hash, _one_id(report.report_id), words, devices=device_id
         )
         return disposition
@@ -137,8 +136,8 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             chunk: report_pb2.ReportChunk = request.chunk
             return chunk
 
-        form = self._collector.form(first.round_hash)
-        verdict = self._collector.settled(first.round_hash)
+        form = self._collector.intake.form(first.round_hash)
+        verdict = self._collector.intake.settled(first.round_hash)
         if from_gateway and self._access.refuses(first):
             verdict = report_pb2.DISPOSITION_INVALID
         async with self._assembler.assembled(
@@ -151,7 +150,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 if sender.unproven:
                     return report_pb2.DISPOSITION_INVALID
                 device_id = sender.devices
-            return await self._collector.submit_whole(
+            return await self._collector.intake.submit_whole(
                 first.round_hash, first.report_id, whole, device=device_id
             )
 
@@ -159,12 +158,9 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """Count the reports of a frame whose makers are proven; the others are INVALID."""
         words = frame.words  # once: it is a copy each time
         reports = check_frame(frame, words=words)
-        check = partial(self._access.senders, frame, reports=reports, words=words)
-        # As in the collector: large words are hashed while the event loop receives the next ones.
-        large = len(words) > LARGE_BYTES
-        senders = await anyio.to_thread.run_sync(check) if large else check()
+        senders = self._access.senders(frame, reports=reports, words=words)
         if not senders.unproven:
-            return await self._collector.submit(
+            return await self._collector.intake.submit(
                 frame.round_hash,
                 frame.report_ids,
                 words,
@@ -174,7 +170,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         unproven = frozenset(senders.unproven)
         proven = [i for i in range(reports) if i not in unproven]
         devices, hashes = senders.devices or b"", senders.payload_hashes or []
-        admitted = await self._collector.submit(
+        admitted = await self._collector.intake.submit(
             frame.round_hash,
             _chosen(frame.report_ids, proven, reports=reports),
             _chosen(words, proven, reports=reports),

@@ -56,7 +56,7 @@ def publish_one_shard() -> None:
     """Whoever closes a round reads only what it has counted itself."""
     original = Clerk.close_round
 
-    def close_round(self: Clerk, link: Link, round_hash: bytes) -> Totals:
+    def close_round(self: Clerk, link: Link, round_hash: bytes, *, void: bool) -> Totals:
         original(self, link, round_hash)
         row = self._row(link, round_hash)
         mine = records.shard_totals(link.sql, row, shard=link.shard)

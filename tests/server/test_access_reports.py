@@ -507,7 +507,7 @@ async def test_under_open_access_every_release_says_that_reports_were_not_authen
     )
     asked = await collector.open_round(ask(1).definition)
     for ids in (numbered(1), numbered(1) + numbered(2)):
-        await collector.submit(asked.hash, ids, bytes(4 * (len(ids) // 16)))
+        await collector.intake.submit(asked.hash, ids, bytes(4 * (len(ids) // 16)))
     enough = await collector.close_round(asked.hash)
     empty = await collector.open_round(ask(2).definition)
     too_few = await collector.close_round(empty.hash)

@@ -82,7 +82,7 @@ async def filled(store: Store, keys: Path, study: Defined[Study]) -> AsyncIterat
             feature = Feature(name="active", parameters={"period": float(number)})
             asked = define_round(next_round(study, [feature], number=number, on_grid=True))
             await collector.open_round(asked.definition)
-            await collector.submit(
+            await collector.intake.submit(
                 asked.hash,
                 b"".join(REPORT_ID * 15 + bytes([who]) for who in range(len(words))),
                 encode_words(np.array(words).reshape(-1, 1), asked.value.word_type),

@@ -49,7 +49,7 @@ async def send(collector: Collector, asked: Defined[Round], *words: int) -> None
     """One report a word, from devices 0, 1, 2…"""
     ids = b"".join(who.to_bytes(16, "big") for who in range(len(words)))
     encoded = encode_words(np.array(words).reshape(-1, 1), asked.value.word_type)
-    await collector.submit(asked.hash, ids, encoded)
+    await collector.intake.submit(asked.hash, ids, encoded)
 
 
 async def refusal(call: Any) -> DemurError:
@@ -203,7 +203,7 @@ async def test_a_release_much_larger_than_a_report_arrives(
     asked = await analyst.open(X, dimension=largest, on_grid=True)
     words = np.full((1, largest), 5).astype("<i4").tobytes()
     for who in (1, 2):
-        await collector.submit(asked.hash, who.to_bytes(16, "big"), words)
+        await collector.intake.submit(asked.hash, who.to_bytes(16, "big"), words)
 
     release = await analyst.close(asked)
 

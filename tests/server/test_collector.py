@@ -69,7 +69,7 @@ class SlowStore(MemoryStore):
         await self._pause()
         return totals
 
-    async def close_round(self, round_hash: bytes) -> Totals:
+    async def close_round(self, round_hash: bytes, *, void: bool = False) -> Totals:
         await self._pause()
         counting = await super().close_round(round_hash)
         await self._pause()
@@ -100,7 +100,7 @@ async def send(
     collector: Collector, asked: Defined[Round], who: Sequence[int], rows: Sequence[Sequence[int]]
 ) -> list[int]:
     words = encode_words(np.array(rows, dtype=np.int64), asked.value.word_type)
-    return await collector.submit(asked.hash, ids(*who), words)
+    return await collector.intake.submit(asked.hash, ids(*who), words)
 
 
 # ---- studies and rounds ----------------------------------------------------------------------
@@ -307,7 +307,7 @@ async def test_lengths_that_do_not_fit_refuse_everything(
     asked = await collector.open_round(ask(1).definition)
 
     with pytest.raises(WireError, match=complaint):
-        await collector.submit(asked.hash, report_ids, words)
+        await collector.intake.submit(asked.hash, report_ids, words)
 
     assert (await collector.totals(asked.hash)).reports == 0
 
@@ -315,14 +315,14 @@ async def test_lengths_that_do_not_fit_refuse_everything(
 async def test_nothing_is_a_frame_of_no_reports(collector: Collector, ask: Ask) -> None:
     asked = await collector.open_round(ask(1).definition)
 
-    assert await collector.submit(asked.hash, b"", b"") == []
+    assert await collector.intake.submit(asked.hash, b"", b"") == []
 
 
 async def test_an_unknown_round_is_not_found(collector: Collector) -> None:
     unknown = b"\x09" * 32
 
     with pytest.raises(NotFoundError, match="there is no round 0909"):
-        await collector.submit(unknown, b"", b"")
+        await collector.intake.submit(unknown, b"", b"")
     with pytest.raises(NotFoundError):
         await collector.totals(unknown)
     with pytest.raises(NotFoundError):
@@ -348,7 +348,7 @@ async def test_resent_bytes_count_once_and_other_bytes_are_a_conflict_and_an_ala
     assert (await collector.totals(asked.hash)).sums.tolist() == [14004]
     alarms = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [alarm.getMessage() for alarm in alarms] == [
-        "round 1: 1 conflicting reports: other bytes under a known id, or a second id of one device"
+        "round 1: 1 conflicting reports so far: other bytes under a known id, or a second id of one device"
     ]
 
 
@@ -728,7 +728,7 @@ async def test_no_word_id_digest_or_sum_appears_in_the_logs(
     await send(collector, asked, [1], [[1 << 30]])
     for mistake in (bytes(3), ids(*who)):
         with pytest.raises(DemurError):
-            await collector.submit(asked.hash, mistake, payloads[0] * 2)
+            await collector.intake.submit(asked.hash, mistake, payloads[0] * 2)
     await collector.close_round(asked.hash)
 
     assert "conflicting reports" in caplog.text

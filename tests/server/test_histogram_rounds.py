@@ -210,8 +210,8 @@ async def test_the_same_report_again_is_a_duplicate_and_other_bits_a_conflict(
     asked = await collector.open_round(ask(study, mechanism=Randomiser.SUE).definition)
     one, other = b"\x05\x00", b"\x04\x00"
 
-    told = [await collector.submit(asked.hash, ids(1), words) for words in (one, one, other)]
-    together = await collector.submit(asked.hash, ids(2) + ids(1, first=1), one + one + one)
+    told = [await collector.intake.submit(asked.hash, ids(1), words) for words in (one, one, other)]
+    together = await collector.intake.submit(asked.hash, ids(2) + ids(1, first=1), one + one + one)
 
     assert told == [[ACCEPTED], [DUPLICATE], [CONFLICT]]
     assert together == [DUPLICATE, ACCEPTED, DUPLICATE]
@@ -224,7 +224,7 @@ async def test_below_the_minimum_cohort_no_count_is_released(
     collector: Collector, study: Defined[Study]
 ) -> None:
     asked = await collector.open_round(ask(study, mechanism=Randomiser.OUE).definition)
-    await collector.submit(asked.hash, ids(1), b"\x05\x00")
+    await collector.intake.submit(asked.hash, ids(1), b"\x05\x00")
 
     release = await collector.close_round(asked.hash)
 
@@ -241,7 +241,7 @@ async def test_the_largest_histogram_there_is_gets_through_to_the_analyst(
     )
     rows = reports_about(analyst.study, asked, 1, MOST_CATEGORIES)
     words = encode_words(rows, asked.value.word_type)
-    assert await collector.submit(asked.hash, ids(2), words) == [ACCEPTED] * 2
+    assert await collector.intake.submit(asked.hash, ids(2), words) == [ACCEPTED] * 2
 
     release = await analyst.close(asked, timeout_s=DEADLINE_S)
 
@@ -282,7 +282,7 @@ async def test_a_forged_report_is_invalid_and_harms_none_beside_it(
     texts = [encode_words(row[None, :], asked.value.word_type) for row in good]
     wrong = [*forged(asked, good).values()]
 
-    told = await collector.submit(
+    told = await collector.intake.submit(
         asked.hash,
         ids(len(wrong) + len(texts)),
         b"".join([texts[0], *wrong, *texts[1:]]),
@@ -294,7 +294,7 @@ async def test_a_forged_report_is_invalid_and_harms_none_beside_it(
     tally = mechanism_for(study.value, asked.value).tally(good)
     assert totals.sums.tolist() == tally.tolist()
     # The ids of what was invalid were not taken: their owners may still report.
-    again = await collector.submit(asked.hash, ids(1, first=1), texts[0])
+    again = await collector.intake.submit(asked.hash, ids(1, first=1), texts[0])
     assert again == [ACCEPTED]
 
 
@@ -309,11 +309,11 @@ async def test_another_mechanisms_report_counts_only_where_this_one_could_have_m
     good = reports_about(study, asked, 5)
 
     try:
-        told = await collector.submit(asked.hash, ids(1), text)
+        told = await collector.intake.submit(asked.hash, ids(1), text)
     except WireError as error:
         assert len(str(error).splitlines()) == 1  # noqa: PT017
         told = [INVALID]
-    after = await collector.submit(
+    after = await collector.intake.submit(
         asked.hash, ids(1, first=1), encode_words(good, asked.value.word_type)
     )
 
@@ -333,7 +333,7 @@ async def test_words_of_another_length_fail_the_call_in_one_line(
     asked = await collector.open_round(ask(study, mechanism=mechanism).definition)
 
     with pytest.raises(WireError, match="words take") as caught:
-        await collector.submit(asked.hash, ids(1), bytes(length))
+        await collector.intake.submit(asked.hash, ids(1), bytes(length))
 
     assert len(str(caught.value).splitlines()) == 1
     assert (await collector.totals(asked.hash)).reports == 0

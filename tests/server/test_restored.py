@@ -52,7 +52,7 @@ async def collecting(folder: Path) -> AsyncIterator[Collector]:
 
 async def report(collector: Collector, asked: Defined[Round], *words: int) -> list[int]:
     """One report of each device, always the same bytes for the same word."""
-    return await collector.submit(
+    return await collector.intake.submit(
         asked.hash,
         b"".join(word.to_bytes(16) for word in words),
         encode_words(np.array(words).reshape(-1, 1), asked.value.word_type),

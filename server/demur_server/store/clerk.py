@@ -259,12 +259,14 @@ class Clerk:
             )
         self._find(link, asked.hash)
 
-    def close_round(self, link: Link, round_hash: bytes) -> Totals:
+    def close_round(self, link: Link, round_hash: bytes, *, void: bool) -> Totals:
         """Close a round, for ever, and delete what tells its reports apart."""
         row = self._row(link, round_hash)
         if not row.closed:
             with link.transaction():
                 link.lock_round(row.id)
+                if void:
+                    records.void_round(link.sql, row)
                 records.mark_closed(link.sql, row)
                 totals = records.all_totals(link.sql, row, closed=True)
                 records.delete_commits(link.sql, row.id)

@@ -290,6 +290,17 @@ def all_counted(sql: sa.Connection, row: RoundRow) -> Counted:
     return Counted(reports=int(reports), conflicts=int(conflicts), closed=row.closed)
 
 
+def void_round(sql: sa.Connection, row: RoundRow) -> None:
+    """Forget what an open round has counted, on every shard, and which reports that were."""
+    delete_commits(sql, row.id)
+    for found in sql.execute(totals.select().where(totals.c.round_id == row.id)).all():
+        sums = bytes(len(found.sums))
+        check = checksum(sums, row.id, found.shard, 0, 0, 0)
+        empty = {"seq": 0, "reports": 0, "conflicts": 0, "sums": sums, "checksum": check}
+        mine = (totals.c.round_id == row.id, totals.c.shard == found.shard)
+        sql.execute(totals.update().where(*mine).values(empty))
+
+
 def delete_commits(sql: sa.Connection, round_id: int) -> None:
     """Forget which reports of a round were counted."""
     sql.execute(commits.delete().where(commits.c.round_id == round_id))
