@@ -36,7 +36,7 @@ from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
 from demur_server.store.base import Batch, KeptRound, Store, Totals
 
-LARGE_BYTES = 1 << 17  #: hashing words beyond this is worth the way to a thread and back
+LARGE_BYTES = 1 << 21  #: hashing words beyond this, a millisecond, is worth the way to a thread
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
 
 logger = logging.getLogger(__name__)
@@ -189,7 +189,7 @@ class Collector:
                 payload_hashes=payload_hashes,
             )
 
-        # Large words are hashed while the event loop receives the next ones.
+        # Words are hashed while the event loop receives the next ones, if there are enough of them.
         large = payload_hashes is None and len(words) > LARGE_BYTES
         batch, valid = await anyio.to_thread.run_sync(prepare) if large else prepare()
         if valid.all():

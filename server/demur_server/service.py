@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 import anyio
@@ -15,7 +14,7 @@ from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION, check_version
 from demur_server.access import Access, caller_now
 from demur_server.admission import split
-from demur_server.collector import LARGE_BYTES, Collector
+from demur_server.collector import Collector
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -98,10 +97,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """Count the reports of a frame whose makers are proven; the others are INVALID."""
         words = frame.words  # once: it is a copy each time
         reports = check_frame(frame, words=words)
-        check = partial(self._access.senders, frame, reports=reports, words=words)
-        # As in the collector: large words are hashed while the event loop receives the next ones.
-        large = len(words) > LARGE_BYTES
-        senders = await anyio.to_thread.run_sync(check) if large else check()
+        senders = self._access.senders(frame, reports=reports, words=words)
         if not senders.unproven:
             return await self._collector.submit(
                 frame.round_hash,
