@@ -57,7 +57,7 @@ def publish_one_shard() -> None:
     original = Clerk.close_round
 
     def close_round(self: Clerk, link: Link, round_hash: bytes, *, void: bool) -> Totals:
-        original(self, link, round_hash)
+        original(self, link, round_hash, void=void)
         row = self._row(link, round_hash)
         mine = records.shard_totals(link.sql, row, shard=link.shard)
         return Totals(reports=mine.reports, conflicts=mine.conflicts, sums=mine.sums, closed=True)

@@ -71,7 +71,7 @@ class SlowStore(MemoryStore):
 
     async def close_round(self, round_hash: bytes, *, void: bool = False) -> Totals:
         await self._pause()
-        counting = await super().close_round(round_hash)
+        counting = await super().close_round(round_hash, void=void)
         await self._pause()
         return counting
 
