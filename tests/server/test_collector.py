@@ -352,6 +352,20 @@ async def test_resent_bytes_count_once_and_other_bytes_are_a_conflict_and_an_ala
     ]
 
 
+async def test_conflicts_are_an_alarm_each_time_their_number_has_doubled(
+    collector: Collector, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = await collector.open_round(ask(1).definition)
+    await send(collector, asked, [1], [[7001]])
+
+    for _ in range(9):  # whoever floods a collector with them does not flood its log
+        assert await send(collector, asked, [1], [[7002]]) == [CONFLICT]
+
+    alarms = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [alarm.getMessage().split()[2] for alarm in alarms] == ["1", "2", "4", "8"]
+    assert (await collector.totals(asked.hash)).conflicts == 9
+
+
 async def test_a_word_that_changes_only_its_report_is_a_conflict_in_every_coordinate(
     collector: Collector, ask: Ask
 ) -> None:
