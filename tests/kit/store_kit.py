@@ -282,8 +282,8 @@ class PostgresPlace:
             "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         with self.admin() as admin:
-            admin.execute(f"SELECT pg_terminate_backend(pid) {others}")
-            while admin.execute(f"SELECT 1 {others}").fetchone():
+            # Again and again: whoever was cut off may be back before the last of them has gone.
+            while admin.execute(f"SELECT pg_terminate_backend(pid) {others}").fetchone():
                 time.sleep(0.001)  # its own way to wait takes a tenth of a second
 
     def driver_error(self) -> Exception:
