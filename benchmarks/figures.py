@@ -38,8 +38,8 @@ class Figure:
         return self.value >= self.bar if self.better == "higher" else self.value <= self.bar
 
 
-def publish(name: str, figures: list[Figure]) -> None:
-    """Print a table and write `benchmarks/out/NAME.json`."""
+def publish(name: str, figures: list[Figure], *, table: bool = True) -> None:
+    """Print a table, unless there is to be none, and write `benchmarks/out/NAME.json`."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -48,6 +48,8 @@ def publish(name: str, figures: list[Figure]) -> None:
     OUT.mkdir(exist_ok=True)
     report = {"commit": commit or None, "cores": cores, "figures": rows}
     (OUT / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if not table:
+        return
     width = max(len(figure.name) for figure in figures)
     print(f"{'figure':{width}}  {'value':>12}  {'bar':>12}  {'floor':>12}  {'ratio':>6}  ok  unit")
     for figure in figures:

@@ -16,6 +16,7 @@ from demur_client.device import Device
 from demur_client.models import ModelCache
 from demur_proto.arrays import Values
 from demur_proto.calls import CALL_S, PEER, calling
+from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import ConnectionLost, WireError
@@ -40,7 +41,7 @@ class Watcher(Protocol):
         """A round reached the device."""
 
     def sent(self, round_number: int, *, size_bytes: int) -> None:
-        """The device sent a message of this size."""
+        """The device sent a message of this size; a large report takes several."""
 
     def answered(self, round_number: int, *, disposition: int) -> None:
         """The collector answered it."""
@@ -84,7 +85,8 @@ async def visit(
 ) -> None:
     """Answer every round that the collector pushes, in order.
 
-    Every round gets exactly one report of the same size in its slot, whatever the device decided.
+    Every round gets exactly one report of the same size in its slot, whatever the device decided;
+    where it is too large for one message, in chunks whose number and sizes the round gives.
     A round without a slot (`answer_after_ms` is 0) is answered as soon as its value is computed, so
     the time of the report shows how long that took. The model of a gradient round is fetched first,
     whatever the device has and has spent; the slot begins when it is there.
@@ -142,10 +144,10 @@ async def _attend(
 
     async def hand_in(number: int, report: report_pb2.Report) -> None:
         pending[report.report_id] = number, report
-        request = collector_pb2.VisitRequest(report=report)
-        if watcher:
-            watcher.sent(number, size_bytes=request.ByteSize())
-        await send(call, request)
+        for request in report_messages(report):
+            if watcher:
+                watcher.sent(number, size_bytes=request.ByteSize())
+            await send(call, request)
 
     while pending or not last_round or reached < last_round:
         message = await call.read()

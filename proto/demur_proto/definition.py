@@ -28,7 +28,8 @@ from demur_proto.words import WordType
 STUDY_TAG = b"demur.study.v1\x00"
 ROUND_TAG = b"demur.round.v1\x00"
 REPORT_ID_BYTES = 16
-LARGEST_REPORT_BYTES = (1 << 20) - REPORT_ID_BYTES  #: of words, so that one report fits a frame
+LARGEST_REPORT_WORDS = 1 << 24  #: so that a release fits a message and every database
+LARGEST_REPORT_BYTES = 8 * LARGEST_REPORT_WORDS  #: 128 MiB, if they are INT64
 LARGEST_DEFINITION_BYTES = 1 << 16  #: of a study or round: every device reads it
 
 VIEWS = {View.LOCAL: study_pb2.VIEW_LOCAL, View.AGGREGATE: study_pb2.VIEW_AGGREGATE}
@@ -186,11 +187,10 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
     if message.study_hash != study.hash:
         raise WireError("not a valid round: it belongs to another study")
     word_type = _named(WORD_TYPES, message.word_type, "word_type")
-    size = word_type.report_bytes(message.dimension)
-    if size > LARGEST_REPORT_BYTES:
+    if message.dimension > LARGEST_REPORT_WORDS:
         raise UnsupportedError(
-            f"reports of {message.dimension} words take {size} bytes each, and a message holds "
-            f"{LARGEST_REPORT_BYTES}; ask for fewer coordinates at a time"
+            f"reports of {message.dimension} words are too large, and {LARGEST_REPORT_WORDS} are the "
+            "most; ask for fewer coordinates at a time"
         )
     try:
         asked = Round(

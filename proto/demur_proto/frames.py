@@ -8,7 +8,8 @@ from demur_proto.errors import ParameterError, WireError
 from demur_proto.v1 import report_pb2
 
 MAXIMUM_FRAME_REPORTS = 4096
-MAXIMUM_FRAME_BYTES = REPORT_ID_BYTES + LARGEST_REPORT_BYTES  #: 1 MiB of ids and words
+MAXIMUM_FRAME_BYTES = 1 << 20  #: of ids and words
+LARGEST_FRAMED_BYTES = MAXIMUM_FRAME_BYTES - REPORT_ID_BYTES  #: of one report; others need chunks
 MAXIMUM_PROVEN_BYTES = MAXIMUM_FRAME_REPORTS * (DEVICE_ID_BYTES + PROOF_BYTES)  #: beside them
 
 
@@ -23,6 +24,9 @@ def split_frames(
 ) -> Iterator[report_pb2.ReportFrame]:
     """Frames of at most 4,096 reports and 1 MiB, numbered from `first_number`.
 
+    Where one report alone is larger than that, every report gets a frame of its own, which
+    `chunks.frame_messages` sends in parts.
+
     Args:
         round_hash: the round they answer.
         report_ids: 16 bytes each.
@@ -32,7 +36,7 @@ def split_frames(
         proofs: that they did, 16 bytes each; empty under open access.
 
     Raises:
-        ParameterError: the lengths do not match, or one report alone is larger than a frame.
+        ParameterError: the lengths do not match, or one report alone is larger than any may be.
 
     >>> [len(f.report_ids) // 16 for f in split_frames(bytes(32), bytes(16 * 5000), bytes(20000),
     ...                                                first_number=1)]
@@ -47,9 +51,10 @@ def split_frames(
     if not reports:
         return
     size = len(words) // reports
+    if size > LARGEST_REPORT_BYTES:
+        raise ParameterError("words", f"{size} bytes a report", f"at most {LARGEST_REPORT_BYTES}")
     fit = min(MAXIMUM_FRAME_REPORTS, MAXIMUM_FRAME_BYTES // (size + REPORT_ID_BYTES))
-    if fit < 1:
-        raise ParameterError("words", f"{size} bytes a report", "at most 1 MiB")
+    fit = max(1, fit)
     for number, start in enumerate(range(0, reports, fit), start=first_number):
         stop = start + fit
         yield report_pb2.ReportFrame(
@@ -62,8 +67,12 @@ def split_frames(
         )
 
 
-def check_frame(frame: report_pb2.ReportFrame) -> int:
+def check_frame(frame: report_pb2.ReportFrame, *, words: bytes | None = None) -> int:
     """The number of reports in a frame.
+
+    Args:
+        frame: the frame.
+        words: those of the frame, if the caller has read them; each reading copies them.
 
     Raises:
         WireError: the frame is larger than allowed, or its ids or proofs are not 16 bytes each.
@@ -77,7 +86,7 @@ def check_frame(frame: report_pb2.ReportFrame) -> int:
     for name, each in (("device ids", frame.device_ids), ("proofs", frame.proofs)):
         if each and len(each) != len(frame.report_ids):
             raise WireError(f"{name} are 16 bytes for each of {reports} reports, got {len(each)}")
-    size = len(frame.report_ids) + len(frame.words)
+    size = len(frame.report_ids) + len(frame.words if words is None else words)
     if reports > MAXIMUM_FRAME_REPORTS or size > MAXIMUM_FRAME_BYTES:
         raise WireError(
             f"a frame holds at most {MAXIMUM_FRAME_REPORTS} reports and {MAXIMUM_FRAME_BYTES} "

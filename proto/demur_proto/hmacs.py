@@ -45,6 +45,8 @@ def hmac_by_message(key: PreparedKey, messages: Sequence[bytes]) -> list[bytes]:
     """
     sha256 = hashlib.sha256
     inner, outer = key
+    if len(messages) == 1:  # a report on its own
+        return [sha256(outer + sha256(inner + messages[0]).digest()).digest()[:TAG_BYTES]]
     tags = {
         message: sha256(outer + sha256(inner + message).digest()).digest()[:TAG_BYTES]
         for message in set(messages)
@@ -62,10 +64,14 @@ def hash_payloads(words: bytes, *, reports: int) -> list[bytes]:
     >>> hash_payloads(b"abab", reports=2) == 2 * [hashlib.sha256(b"ab").digest()]
     True
     """
+    if reports == 1:
+        return [hashlib.sha256(words).digest()]
     size = len(words) // max(1, reports)
-    payloads = [words[at : at + size] for at in range(0, reports * size, max(1, size))]
+    starts = range(0, reports * size, max(1, size))
     if size > _OFTEN_EQUAL_BYTES:
-        return [hashlib.sha256(payload).digest() for payload in payloads]
+        whole = memoryview(words)  # slices of it copy nothing
+        return [hashlib.sha256(whole[at : at + size]).digest() for at in starts]
+    payloads = [words[at : at + size] for at in starts]
     hashes = {payload: hashlib.sha256(payload).digest() for payload in set(payloads)}
     return [hashes[payload] for payload in payloads]
 

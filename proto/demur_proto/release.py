@@ -1,12 +1,12 @@
 """A release: what becomes public. It never changes once published."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
-from demur_proto.arrays import Integers, Vector
+from demur_proto.arrays import Integers, Vector, fixed_floats, fixed_integers, same_floats
 from demur_proto.errors import UnsupportedError, WireError
 from demur_proto.v1 import release_pb2
 
@@ -24,13 +24,19 @@ WITHHELD = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+FLOATS = ("estimate", "standard_error", "half_width")
+LENGTH_DELIMITED = 2  #: the wire type of bytes and packed numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Release:
     """The result of one round.
 
     `estimate` is unbiased for S_active, the sum over the people who contributed a value; a person
     whose filter refused counts as nothing, so late in a study it lags behind the sum over
     everyone.
+
+    Its arrays are read-only, and have copies of what they are made from.
     """
 
     study_hash: bytes
@@ -38,12 +44,41 @@ class Release:
     number: int  #: the round's number within the study
     reports: int  #: how many were counted
     withheld: Withheld  #: why the fields below are empty, if they are
-    sums: tuple[int, ...]  #: what the server added up, exactly: grid steps, or counts
-    estimate: tuple[float, ...]  #: per coordinate, data units; or per category, people
-    standard_error: tuple[float, ...]  #: in the same units; one for each, or one that all share
-    half_width: tuple[float, ...]  #: likewise: the interval for S_active is estimate ± this
+    sums: Integers = field(repr=False)
+    """What the server added up, exactly: grid steps, or counts."""
+    estimate: Vector = field(repr=False)  #: per coordinate, data units; or per category, people
+    standard_error: Vector = field(repr=False)
+    """In the same units; one for each, or one that all share."""
+    half_width: Vector = field(repr=False)  #: likewise: the interval for S_active is ± this
     confidence: float  #: probability that it covers, per estimate
     guarantee: str  #: the study's guarantee in words
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sums", fixed_integers(self.sums))
+        for name in FLOATS:
+            object.__setattr__(self, name, fixed_floats(getattr(self, name)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another release says the same, number for number."""
+        if not isinstance(other, Release):
+            return NotImplemented
+        return (
+            self._head == other._head
+            and np.array_equal(self.sums, other.sums)
+            and same_floats(self.confidence, other.confidence)
+            and all(same_floats(getattr(self, each), getattr(other, each)) for each in FLOATS)
+        )
+
+    @property
+    def _head(self) -> tuple[object, ...]:
+        return (
+            self.study_hash,
+            self.round_hash,
+            self.number,
+            self.reports,
+            self.withheld,
+            self.guarantee,
+        )
 
     def standard_error_at(self, coordinate: int) -> float:
         """The standard error of one estimate; NaN where it was withheld."""
@@ -56,33 +91,34 @@ class Release:
     @property
     def sums_bytes(self) -> bytes:
         """The sums as signed 64-bit little-endian integers."""
-        return np.array(self.sums, dtype="<i8").tobytes()
+        return self.sums.astype("<i8", copy=False).tobytes()
 
     def array(self) -> tuple[Vector, Vector]:
-        """Estimates [d] and their standard errors [d], data units; both empty when withheld."""
-        estimates: Vector = np.array(self.estimate, dtype=np.float64)
+        """Copies of the estimates [d], and of their standard errors [d]; both empty when withheld."""
+        estimates = self.estimate.copy()
         errors: Vector = np.full(estimates.shape, self.standard_error, dtype=np.float64)
         return estimates, errors
 
     def message(self) -> release_pb2.Release:
         """For the wire."""
         published = self.withheld is Withheld.NOTHING
-        return release_pb2.Release(
+        message = release_pb2.Release(
             study_hash=self.study_hash,
             round_hash=self.round_hash,
             number=self.number,
             reports=self.reports,
             withheld=WITHHELD[self.withheld],
             sums=self.sums_bytes,
-            estimate=self.estimate,
-            standard_error=self.standard_error,
-            half_width=self.half_width,
             confidence=self.confidence,
             estimand=(
                 release_pb2.ESTIMAND_S_ACTIVE if published else release_pb2.ESTIMAND_UNSPECIFIED
             ),
             guarantee=self.guarantee,
         )
+        # Extending a field makes a Python number of every element, which takes several times as long.
+        for name in FLOATS:
+            message.MergeFromString(_packed(name, getattr(self, name)))
+        return message
 
     @classmethod
     def of(cls, message: release_pb2.Release) -> "Release":
@@ -94,7 +130,6 @@ class Release:
         """
         if len(message.sums) % 8:
             raise WireError(f"sums are 8 bytes each, got {len(message.sums)} in all")
-        sums: Integers = np.frombuffer(message.sums, dtype="<i8")
         withheld = [key for key, value in WITHHELD.items() if value == message.withheld]
         if not withheld:
             raise UnsupportedError(f"withheld {message.withheld} is not supported by this version")
@@ -104,21 +139,48 @@ class Release:
             number=message.number,
             reports=message.reports,
             withheld=withheld[0],
-            sums=tuple(map(int, sums)),
-            estimate=tuple(message.estimate),
-            standard_error=tuple(message.standard_error),
-            half_width=tuple(message.half_width),
+            sums=np.frombuffer(message.sums, dtype="<i8"),
+            estimate=np.fromiter(message.estimate, np.float64, len(message.estimate)),
+            standard_error=np.fromiter(
+                message.standard_error, np.float64, len(message.standard_error)
+            ),
+            half_width=np.fromiter(message.half_width, np.float64, len(message.half_width)),
             confidence=message.confidence,
             guarantee=message.guarantee,
         )
 
 
-def _at(values: tuple[float, ...], coordinate: int) -> float:
+def _at(values: Vector, coordinate: int) -> float:
     """The number of a coordinate, of one for each or one that all share.
 
-    >>> _at((1.5,), 2), _at((1.5, 2.5), 1)
+    >>> _at(np.array([1.5]), 2), _at(np.array([1.5, 2.5]), 1)
     (1.5, 2.5)
     """
-    if len(values) > 1:
-        return values[coordinate]
-    return values[0] if values else math.nan
+    if values.size > 1:
+        return float(values[coordinate])
+    return float(values[0]) if values.size else math.nan
+
+
+def _packed(name: str, values: Vector) -> bytes:
+    """A repeated field of doubles as the wire has it: tag, length in bytes, numbers.
+
+    >>> release_pb2.Release.FromString(_packed("estimate", np.array([0.5, 2.0]))).estimate
+    [0.5, 2.0]
+    """
+    number = release_pb2.Release.DESCRIPTOR.fields_by_name[name].number
+    content = values.astype("<f8", copy=False).tobytes()
+    return _varint(number << 3 | LENGTH_DELIMITED) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits to a byte, the lowest first; all bytes but the last have their highest bit set.
+
+    >>> _varint(300).hex()
+    'ac02'
+    """
+    digits = bytearray()
+    while number >= 128:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)

@@ -20,6 +20,9 @@ from demur_proto.errors import (
 REFUSED = "not let in: the credential for this call is missing, wrong, revoked or for another use"
 """What every refusal says, whatever was wrong: whoever guesses learns nothing."""
 
+TROUBLE = "the collector can keep or read nothing for now; try again later"
+"""All that callers are told of a `StorageError`: which file, host or user is its operator's business."""
+
 STATUS: dict[type[DemurError], grpc.StatusCode] = {
     ParameterError: grpc.StatusCode.INVALID_ARGUMENT,
     DataError: grpc.StatusCode.INVALID_ARGUMENT,

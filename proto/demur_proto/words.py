@@ -72,12 +72,20 @@ def encode_words(words: Words, word_type: WordType) -> bytes:
 
 
 def decode_words(
-    data: bytes, word_type: WordType, *, reports: int, dimension: int
+    data: bytes, word_type: WordType, *, reports: int, dimension: int, widen: bool = True
 ) -> tuple[Words, Flags]:
     """Bytes to words [reports, dimension], and which reports are well formed [reports].
 
+    Args:
+        data: the encoded words, report by report.
+        word_type: how they are encoded.
+        reports: how many reports there are.
+        dimension: words in each.
+        widen: make integers 64 bits wide. Otherwise they stay as wide as they came and are not
+            copied: whoever asks for that must not write them, nor compute beyond their width.
+
     Returns:
-        The words, which may be written; bits come in one byte each, since eight would be too many.
+        The words, which may be written if they are widened; bits come in one byte each, since eight would be too many.
         A report is ill formed if the bits that its last byte has left over are not zero: two texts
         must never mean the same report.
 
@@ -103,5 +111,6 @@ def decode_words(
         sound = np.ones(reports, dtype=np.bool_) if spare is None else spare == 0
         return cast(Words, bits.view(np.int8)), sound
     narrow = np.frombuffer(data, dtype="<i4" if word_type is WordType.INT32 else "<i8")
-    words = narrow.astype(np.int64).reshape(reports, dimension)
+    integers = narrow.astype(np.int64) if widen else narrow
+    words = cast(Words, integers.reshape(reports, dimension))
     return words, np.ones(reports, dtype=np.bool_)

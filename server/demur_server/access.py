@@ -17,7 +17,13 @@ from demur_proto.errors import AccessError, StateError
 from demur_proto.hmacs import prepare_key
 from demur_proto.status import REFUSED
 from demur_proto.v1 import report_pb2
-from demur_server.proofs import UNKNOWN_SENDERS, Senders, check_senders
+from demur_server.proofs import (
+    UNKNOWN_SENDERS,
+    Senders,
+    check_chunk_sender,
+    check_sender,
+    check_senders,
+)
 from demur_server.store.base import NamedCredential, Role, Store
 from demur_server.tokens import Enrolment, device_secrets, hash_secret
 
@@ -111,8 +117,20 @@ class Access(Protocol):
     async def enrol(self, token: bytes, nonce: bytes) -> DeviceCredential:
         """Trade a token for a credential; `Enrolment.enrol`."""
 
-    def senders(self, frame: report_pb2.ReportFrame, *, reports: int) -> Senders:
+    def senders(
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+    ) -> Senders:
         """Who made the reports of a frame, and which of them nobody proves to have made."""
+
+    def refuses(self, chunk: report_pb2.ReportChunk) -> bool:
+        """Whether the report of a gateway's chunk will not be taken, whatever its words are.
+
+        Raises:
+            WireError: the chunk does not say who made the report.
+        """
+
+    def sender(self, chunk: report_pb2.ReportChunk, payload_hash: bytes) -> Senders:
+        """Who made the report of a gateway's chunks, once all have come."""
 
 
 class OpenAccess:
@@ -141,8 +159,18 @@ class OpenAccess:
         """
         raise StateError("this collector takes reports from anybody: there is nothing to enrol for")
 
-    def senders(self, frame: report_pb2.ReportFrame, *, reports: int) -> Senders:
+    def senders(
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+    ) -> Senders:
         """Unknown, all of them."""
+        return UNKNOWN_SENDERS
+
+    def refuses(self, chunk: report_pb2.ReportChunk) -> bool:
+        """Never."""
+        return False
+
+    def sender(self, chunk: report_pb2.ReportChunk, payload_hash: bytes) -> Senders:
+        """Unknown."""
         return UNKNOWN_SENDERS
 
 
@@ -211,14 +239,34 @@ class CredentialAccess:
         """Trade a token for a credential."""
         return await self._enrolment.enrol(token, nonce)
 
-    def senders(self, frame: report_pb2.ReportFrame, *, reports: int) -> Senders:
+    def senders(
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+    ) -> Senders:
         """Who made the reports of a frame; a revoked device proves nothing any more.
 
         Raises:
             WireError: not every report has a device id and a proof.
         """
-        revoked = frozenset() if self._known is None else self._known.revoked
-        return check_senders(frame, self._master, reports=reports, revoked=revoked)
+        return check_senders(
+            frame, self._master, reports=reports, revoked=self._revoked, words=words
+        )
+
+    def refuses(self, chunk: report_pb2.ReportChunk) -> bool:
+        """Whether the device is revoked.
+
+        Raises:
+            WireError: the chunk lacks the id of a device, or a proof.
+        """
+        check_chunk_sender(chunk)
+        return chunk.device_id in self._revoked
+
+    def sender(self, chunk: report_pb2.ReportChunk, payload_hash: bytes) -> Senders:
+        """Who made a report that came in chunks; as `senders`."""
+        return check_sender(chunk, payload_hash, self._master, revoked=self._revoked)
+
+    @property
+    def _revoked(self) -> frozenset[bytes]:
+        return frozenset() if self._known is None else self._known.revoked
 
     def _caller(self, shown: str | bytes) -> Caller | None:
         """Whose credential this is, if it is anybody's."""

@@ -134,11 +134,12 @@ def check_restorable(config: ServerConfig) -> None:
         raise StateError(f"a collector runs on {folder}; stop it, or restore into another folder")
     try:
         there = sorted(each.name for each in folder.iterdir()) if folder.exists() else []
+        others = [name for name in there if name != "keys"]
     except OSError as error:
         raise StorageError(f"{folder} cannot be read: {error.strerror}") from None
-    if [name for name in there if name != "keys"]:
+    if others:
         raise StateError(
-            f"{folder} holds {there[0]} and is kept; restore into an empty folder (keys/ may be "
+            f"{folder} holds {others[0]} and is kept; restore into an empty folder (keys/ may be "
             "there already)"
         )
     try:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,7 @@ def _release_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _export(options: argparse.Namespace, config: "ServerConfig") -> int:
     from demur_server.admin import open_door
-    from demur_server.exporting import release_csv, release_table
+    from demur_server.exporting import csv_pieces, release_table
     from demur_server.overview import releases_of
 
     with open_door(config) as door, door.looking() as sql:
@@ -149,7 +150,7 @@ def _export(options: argparse.Namespace, config: "ServerConfig") -> int:
     if options.json or options.format == "json":
         print(json.dumps([release_table(each) for each in releases]))
     else:
-        print(release_csv(releases), end="")
+        sys.stdout.writelines(csv_pieces(releases))
     return 0
 
 
@@ -272,14 +273,18 @@ def _restore(options: argparse.Namespace, config: "ServerConfig") -> int:
         f"restored {place}: {restored.studies} studies, {restored.rounds} rounds, "
         f"{restored.releases} releases"
     )
-    if restored.voided_rounds or restored.dropped_tokens:
-        print(
-            f"not restored: {restored.voided_rounds} rounds that were open (they will be withheld) "
-            f"and {restored.dropped_tokens} unused tokens"
-        )
-    print("ask further questions in a new study: what happened since the backup is not known here")
+    print(
+        f"not restored: {restored.voided_rounds} rounds that were open (they will be withheld), "
+        f"{restored.dropped_tokens} unused tokens, {restored.dropped_credentials} credentials of "
+        "analysts and gateways (demur serve makes a new one)"
+    )
+    print(
+        f"no study goes on, since what it asked after the backup is not known here: make a new "
+        f"one, with {restored.mark} in its name"
+    )
+    print("revoke again whom you revoked since the backup, before devices can reach it")
     if not has_master:
-        print(f"put {config.keys_folder / 'master.key'} back first, or devices have to enrol anew")
+        print(f"put {config.keys_folder / 'master.key'} back first, or devices must enrol anew")
     return 0
 
 

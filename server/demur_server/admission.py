@@ -3,11 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 
-from demur_proto.arrays import Flags
+from demur_proto.arrays import Flags, Words
 from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.errors import WireError
-from demur_proto.hmacs import PreparedKey, hash_payloads, hmac_by_message
-from demur_proto.words import decode_words
+from demur_proto.hmacs import PreparedKey, hmac_by_message
 from demur_server.live import LiveRound
 from demur_server.store.base import Batch
 
@@ -72,22 +71,22 @@ def make_batch(
     *,
     report_ids: list[bytes],
     devices: list[bytes],
-    words: bytes,
-    payload_hashes: list[bytes] | None,
+    rows: Words,
+    payload_hashes: list[bytes],
 ) -> tuple[Batch, Flags]:
-    """A batch of all these reports, whose words `check_words` has let pass.
+    """A batch of all these reports.
+
+    Args:
+        live: the round.
+        key: that of its digests.
+        report_ids: one of each report.
+        devices: who sent each.
+        rows: the words, decoded [n, w].
+        payload_hashes: SHA-256 of each report's words as they came.
 
     Returns:
         The batch, and which of its reports the round's mechanism could have made.
     """
-    if payload_hashes is None:
-        payload_hashes = hash_payloads(words, reports=len(report_ids))
-    rows, sound = decode_words(
-        words,
-        live.asked.value.word_type,
-        reports=len(report_ids),
-        dimension=live.mechanism.report_length,
-    )
     batch = Batch(
         report_ids=report_ids,
         digests=hmac_by_message(key, payload_hashes),
@@ -96,7 +95,7 @@ def make_batch(
         tally=live.mechanism.tally,
         capacity=live.capacity,
     )
-    return batch, live.mechanism.valid(rows) & sound
+    return batch, live.mechanism.valid(rows)
 
 
 def pick(batch: Batch, chosen: Sequence[int]) -> Batch:

@@ -1,15 +1,24 @@
 """The analyst's side: ask a question, see the release, ask the next one."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
+import anyio
 import grpc
 
 from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
-from demur_proto.credentials import NamedSecret, metadata_of
-from demur_proto.definition import Defined, define_round, define_study, read_study
+from demur_proto.checks import check_integer, check_positive
+from demur_proto.credentials import Metadata, NamedSecret, metadata_of
+from demur_proto.definition import (
+    LARGEST_REPORT_WORDS,
+    Defined,
+    define_round,
+    define_study,
+    read_study,
+)
 from demur_proto.errors import StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.models.definition import DefinedModel
@@ -21,10 +30,11 @@ from demur_proto.version import PROTOCOL_VERSION
 from demur_server.choosing import choose_study
 from demur_server.publishing import model_messages
 
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", 16 << 20),  # a release is many times as large as a report
-)
+# Of the largest round: sums and estimates, 8 bytes each, and what is not numbers.
+LARGEST_RELEASE_BYTES = 16 * LARGEST_REPORT_WORDS + (1 << 20)
+CHANNEL_OPTIONS = (("grpc.max_receive_message_length", LARGEST_RELEASE_BYTES),)
 MODEL_S = 300.0  #: deadline of handing over a model
+MOST_REPORTS = 2**63 - 1
 
 
 class Analyst:
@@ -45,6 +55,8 @@ class Analyst:
         self._stub = stub
         self._metadata = metadata_of(credential)
         self._rounds = rounds
+        self._unsure = False  # whether the last round that was to be opened was
+        self._opening = anyio.Lock()  # rounds are numbered one at a time
 
     @property
     def rounds(self) -> int:
@@ -83,13 +95,7 @@ class Analyst:
             target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
         ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
-            request = analyst_pb2.CreateStudyRequest(
-                protocol_version=PROTOCOL_VERSION, definition=defined.definition
-            )
-            async with calling(PEER):
-                response = await stub.CreateStudy(
-                    request, timeout=CALL_S, metadata=metadata_of(credential)
-                )
+            response = await _fixed(stub, defined, metadata_of(credential))
             yield cls(stub, defined, credential=credential, rounds=response.rounds)
 
     @classmethod
@@ -147,10 +153,10 @@ class Analyst:
             DemurError: the collector refuses the round, or went away.
         """
         return await self._open(
-            next_round(
+            partial(
+                next_round,
                 self.study,
                 features,
-                number=self._rounds + 1,
                 dimension=dimension,
                 clip=clip,
                 on_grid=on_grid,
@@ -182,10 +188,10 @@ class Analyst:
             DemurError: the collector refuses the round, or went away.
         """
         return await self._open(
-            next_histogram(
+            partial(
+                next_histogram,
                 self.study,
                 feature,
-                number=self._rounds + 1,
                 categories=categories,
                 mechanism=mechanism,
                 epsilon=epsilon,
@@ -226,23 +232,30 @@ class Analyst:
             DemurError: the collector refuses the round, or went away.
         """
         return await self._open(
-            next_gradient(
+            partial(
+                next_gradient,
                 self.study,
                 model.hash,
-                number=self._rounds + 1,
                 dimension=dimension_of(model),
                 clip=clip,
                 answer_after_ms=answer_after_ms,
             )
         )
 
-    async def _open(self, asked: Round) -> Defined[Round]:
-        check_affordable(self.study.value, asked)
-        defined = define_round(asked)
-        request = analyst_pb2.OpenRoundRequest(definition=defined.definition)
-        async with calling(PEER):
-            await self._stub.OpenRound(request, timeout=CALL_S, metadata=self._metadata)
-        self._rounds += 1
+    async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
+        async with self._opening:
+            if self._unsure:
+                self._rounds = (await _fixed(self._stub, self.study, self._metadata)).rounds
+                self._unsure = False
+            asked = numbered(number=self._rounds + 1)
+            check_affordable(self.study.value, asked)
+            defined = define_round(asked)
+            request = analyst_pb2.OpenRoundRequest(definition=defined.definition)
+            self._unsure = True  # an answer may be lost, or whoever waits for it interrupted
+            async with calling(PEER):
+                await self._stub.OpenRound(request, timeout=CALL_S, metadata=self._metadata)
+            self._unsure = False
+            self._rounds += 1
         return defined
 
     async def close(
@@ -251,9 +264,12 @@ class Analyst:
         """Close a round, once it has this many reports, and return its release.
 
         Raises:
+            ParameterError: an argument is outside its range.
             StateError: it did not get them in time; it stays open.
             DemurError: the collector went away.
         """
+        check_integer("after_reports", after_reports, 0, MOST_REPORTS)
+        check_positive("timeout_s", timeout_s)
         request = analyst_pb2.CloseRoundRequest(round_hash=asked.hash, after_reports=after_reports)
         async with calling(PEER):
             try:
@@ -289,9 +305,11 @@ class Analyst:
             timeout_s: how long to wait for them, seconds.
 
         Raises:
-            StateError: they did not come in time.
+            ParameterError: an argument is outside its range; nothing was asked.
+            StateError: they did not come in time; the round stays open.
             DemurError: the collector refuses, or went away.
         """
+        _check_waiting(reports, timeout_s)
         asked = await self.open(*features, dimension=dimension, clip=clip, on_grid=on_grid)
         return await self._close(asked, reports, timeout_s)
 
@@ -316,9 +334,11 @@ class Analyst:
             timeout_s: how long to wait for them, seconds.
 
         Raises:
-            StateError: they did not come in time.
+            ParameterError: an argument is outside its range; nothing was asked.
+            StateError: they did not come in time; the round stays open.
             DemurError: the collector refuses, or went away.
         """
+        _check_waiting(reports, timeout_s)
         asked = await self.open_histogram(
             feature, categories=categories, mechanism=mechanism, epsilon=epsilon
         )
@@ -376,6 +396,13 @@ class Analyst:
             call.cancel()
 
 
+def _check_waiting(reports: int | None, timeout_s: float) -> None:
+    """Refuse before a round is opened what would only fail when it is to be closed."""
+    if reports is not None:
+        check_integer("reports", reports, 0, MOST_REPORTS)
+    check_positive("timeout_s", timeout_s)
+
+
 async def list_studies(
     target: str,
     *,
@@ -399,6 +426,17 @@ async def list_studies(
         target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
     ) as channel:
         return await _listed(analyst_pb2_grpc.AnalystStub(channel), credential)
+
+
+async def _fixed(
+    stub: "analyst_pb2_grpc.AnalystAsyncStub", study: Defined[Study], metadata: Metadata
+) -> analyst_pb2.CreateStudyResponse:
+    """Fix a study; one that is fixed already stays as it is, with its number of rounds."""
+    request = analyst_pb2.CreateStudyRequest(
+        protocol_version=PROTOCOL_VERSION, definition=study.definition
+    )
+    async with calling(PEER):
+        return await stub.CreateStudy(request, timeout=CALL_S, metadata=metadata)
 
 
 async def _listed(

@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio.to_thread
 import grpc
 
+from demur_proto.release import Release
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import check_version
 from demur_server.collector import Collector
+from demur_server.intake import LARGE_BYTES
 from demur_server.publishing import read_header, read_pieces
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -60,8 +63,8 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         self, request: analyst_pb2.GetRoundRequest, context: Context
     ) -> analyst_pb2.GetRoundResponse:
         """How many reports a round has."""
-        totals = await self._collector.totals(request.round_hash)
-        return analyst_pb2.GetRoundResponse(reports=totals.reports, closed=totals.closed)
+        counted = await self._collector.counted(request.round_hash)
+        return analyst_pb2.GetRoundResponse(reports=counted.reports, closed=counted.closed)
 
     async def CloseRound(
         self, request: analyst_pb2.CloseRoundRequest, context: Context
@@ -70,14 +73,14 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         release = await self._collector.close_round(
             request.round_hash, after_reports=request.after_reports
         )
-        return analyst_pb2.CloseRoundResponse(release=release.message())
+        return await _telling(analyst_pb2.CloseRoundResponse, release)
 
     async def GetRelease(
         self, request: analyst_pb2.GetReleaseRequest, context: Context
     ) -> analyst_pb2.GetReleaseResponse:
         """Fetch the release of a closed round."""
         release = await self._collector.release(request.round_hash)
-        return analyst_pb2.GetReleaseResponse(release=release.message())
+        return await _telling(analyst_pb2.GetReleaseResponse, release)
 
     async def WatchReleases(
         self, request: analyst_pb2.WatchReleasesRequest, context: Context
@@ -88,4 +91,22 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         )
         async with aclosing(published) as releases:
             async for release in releases:
-                yield analyst_pb2.WatchReleasesResponse(release=release.message())
+                yield await _telling(analyst_pb2.WatchReleasesResponse, release)
+
+
+Response = TypeVar(
+    "Response",
+    analyst_pb2.CloseRoundResponse,
+    analyst_pb2.GetReleaseResponse,
+    analyst_pb2.WatchReleasesResponse,
+)
+
+
+async def _telling(kind: type[Response], release: Release) -> Response:
+    """A response with a release; a large one is made on a thread, while the loop serves others."""
+
+    def make() -> Response:
+        return kind(release=release.message())
+
+    large = release.sums.nbytes > LARGE_BYTES
+    return await anyio.to_thread.run_sync(make) if large else make()

@@ -16,29 +16,50 @@ the sum over people of the features that are named, each with its parameters:
 
   demur ask active period=3 --study visits
 
+or, with --categories, how many people are in each category of one feature:
+
+  demur ask app period=3 --study apps --categories 16
+
 A study that the collector does not have yet is made, from its name and the options under "a new
 study". One that it has goes on, and then such an option must say what the study says."""
 
 CONTRACT = (
-    # flag, argument of design_study, type, what it is for
-    ("--epsilon", "epsilon", float, "ε of the whole study, nats (default: 1)"),
-    ("--delta", "delta", float, "δ of the whole study (default: 1e-6)"),
+    # flag, type, what it is for
+    ("--epsilon", float, "ε of the whole study, nats (default: 1)"),
+    ("--delta", float, "δ of the whole study (default: 1e-6)"),
     (
         "--answers",
-        "answers",
         int,
-        "answers at the full clip that a device can afford (default: 15)",
+        "answers that a device can afford: at the full clip, or with a category (default: 15)",
     ),
-    ("--minimum-cohort", "minimum_cohort", int, "fewest reports that may be released"),
-    ("--dishonest", "dishonest", int, "how many of these may add no noise (default: 0)"),
-    ("--view", "view", str, "local or aggregate (default: aggregate)"),
-    ("--measure", "measure", str, "gdp or zcdp (default: gdp)"),
-    ("--policy", "policy", str, "skip, retire or clip (default: skip)"),
-    ("--horizon", "horizon", int, "most rounds; 0: not fixed (default: 0)"),
-    ("--grid-exponent", "grid_exponent", int, "grid step is 2^this (default: -14)"),
-    ("--maximum-dimension", "maximum_dimension", int, "most coordinates of a report (default: 1)"),
+    ("--minimum-cohort", int, "fewest reports that may be released"),
+    ("--dishonest", int, "how many of these may add no noise (default: 0)"),
+    ("--view", str, "local or aggregate (default: aggregate; a histogram's is local)"),
+    ("--measure", str, "gdp or zcdp (default: gdp; a histogram's is zcdp)"),
+    ("--policy", str, "skip, retire or clip (default: skip)"),
+    ("--horizon", int, "most rounds; 0: not fixed (default: 0)"),
+    ("--grid-exponent", int, "grid step is 2^this (default: -14)"),
+    (
+        "--maximum-dimension",
+        int,
+        "most coordinates or categories of a report (default: 1, or --categories)",
+    ),
 )
-DEFAULTS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "answers": 15}
+HISTOGRAM = (
+    ("--categories", int, "K", "how many there are; a person's is a number from 0 to K - 1"),
+    (
+        "--mechanism",
+        str,
+        "M",
+        "how devices randomise theirs: krr, sue, oue, blh, olh, hadamard or subset (default: oue)",
+    ),
+    (
+        "--question-epsilon",
+        float,
+        "E",
+        "ε of this one answer, nats (default: the largest at which --answers of them fit)",
+    ),
+)
 LONGEST_SHOWN = 20  #: estimates in the form for people
 
 
@@ -66,15 +87,21 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--timeout", type=float, default=60.0, metavar="S", help="seconds to wait (default: 60)"
     )
     command.add_argument(
-        "--clip", type=float, default=1.0, metavar="C", help="ℓ₂ radius of a value (default: 1)"
+        "--clip", type=float, metavar="C", help="ℓ₂ radius of a value (default: 1)"
     )
     command.add_argument(
-        "--on-grid", action="store_true", help="every possible value is a multiple of the grid step"
+        "--on-grid",
+        action="store_true",
+        default=None,
+        help="every possible value is a multiple of the grid step",
     )
     command.add_argument(
         "--dimension", type=int, metavar="D", help="coordinates in all (default: one a feature)"
     )
     command.add_argument("--json", action="store_true", help="print the release as JSON")
+    histogram = command.add_argument_group("a histogram")
+    for flag, kind, metavar, purpose in HISTOGRAM:
+        histogram.add_argument(flag, type=kind, metavar=metavar, help=purpose)
     place = command.add_argument_group("the collector")
     place.add_argument(
         "--folder",
@@ -95,8 +122,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         help="without a CA, send the credential over the network all the same",
     )
     contract = command.add_argument_group("a new study")
-    for flag, name, kind, purpose in CONTRACT:
-        contract.add_argument(flag, dest=name, type=kind, metavar="X", help=purpose)
+    for flag, kind, purpose in CONTRACT:
+        contract.add_argument(flag, type=kind, metavar="X", help=purpose)
     command.set_defaults(run=run)
 
 
@@ -104,28 +131,27 @@ def run(options: argparse.Namespace) -> int:
     """Run `demur ask`."""
     import anyio
 
+    from demur_proto.checks import check_integer, check_positive
     from demur_server.choosing import describe_feature, read_features
+    from demur_server.question import Question
 
+    if options.reports is not None:
+        check_integer("--reports", options.reports, 0)
+    check_positive("--timeout", options.timeout)
     features = read_features(options.question)
-    wanted = {
-        name: getattr(options, name)
-        for _, name, _, _ in CONTRACT
-        if getattr(options, name) is not None
-    }
+    names = [flag for flag, *_ in (*CONTRACT, *HISTOGRAM)] + ["--clip", "--on-grid", "--dimension"]
+    keys = [flag.removeprefix("--").replace("-", "_") for flag in names]
+    question = Question.read(features, {key: getattr(options, key) for key in keys})
 
     async def ask() -> "tuple[Study, Release]":
-        from demur_server.analyst import Analyst
+        from demur_server.analyst import Analyst, list_studies
 
         place = _place(options)
-        study = await _study(place, options.study, wanted, clip=options.clip)
+        found = [study for study, _ in await list_studies(**place)]
+        study = question.study(found, options.study)
         async with Analyst.create(place.pop("target"), study, **place) as analyst:
-            release = await analyst.ask(
-                *features,
-                dimension=options.dimension,
-                clip=options.clip,
-                on_grid=options.on_grid,
-                reports=options.reports,
-                timeout_s=options.timeout,
+            release = await question.ask(
+                analyst, reports=options.reports, timeout_s=options.timeout
             )
         return study, release
 
@@ -140,7 +166,8 @@ def run(options: argparse.Namespace) -> int:
 
         print(json.dumps({"study_name": study.name, **release_table(release)}))
     else:
-        print(_told(", ".join(map(describe_feature, features)), release))
+        asked = ", ".join(map(describe_feature, features))
+        print(_told(asked, release, histogram=options.categories is not None))
     return 0
 
 
@@ -175,56 +202,21 @@ def _place(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def _study(
-    place: dict[str, Any], name: str | None, wanted: dict[str, Any], *, clip: float
-) -> "Study":
-    """The study that is meant: the collector's, or a new one."""
-    from demur_proto.errors import NotFoundError, ParameterError
-    from demur_proto.study import Measure, Policy, View, design_study
-    from demur_server.analyst import list_studies
-    from demur_server.choosing import matches
-
-    for key, kind in {"view": View, "measure": Measure, "policy": Policy}.items():
-        if key in wanted:
-            if wanted[key] not in list(kind):
-                raise ParameterError(f"--{key}", wanted[key], " or ".join(kind))
-            wanted[key] = kind(wanted[key])
-    found = [study for study, _ in await list_studies(**place)]
-    meant = found if name is None else [each for each in found if matches(each, name)]
-    if not meant and name is not None and "minimum_cohort" in wanted:
-        return design_study(name=name, clip=clip, **{**DEFAULTS, **wanted})
-    if len(meant) != 1:
-        choices = ", ".join(f"{each.hash.hex()[:16]} ({each.value.name})" for each in found[:5])
-        which = "" if name is None else f" {name!r}"
-        raise NotFoundError(
-            f"there are {len(meant)} studies{which} of {len(found)}: {choices or 'none'}; say "
-            "--study, and for a new one at least --minimum-cohort"
-        )
-    study = meant[0].value
-    for key, value in wanted.items():
-        flag = f"--{key.replace('_', '-')}"
-        if key == "answers":
-            raise ParameterError(flag, value, f"left out, as there is a study {study.name!r}")
-        kept = getattr(study, "base_grid_exponent" if key == "grid_exponent" else key)
-        if kept != value:
-            raise ParameterError(flag, value, f"{kept}, as the study {study.name!r} says")
-    return study
-
-
-def _told(question: str, release: "Release") -> str:
+def _told(question: str, release: "Release", *, histogram: bool) -> str:
     """A release for people; a number never comes without its guarantee."""
     where = f"round {release.number}, {release.reports:,} reports"
-    if not release.estimate:
+    if not release.estimate.size:
         return f"{question}: withheld, fewer reports than the study allows ({where})"
     shown = [
-        f"{value:,.6g} ± {release.half_width_at(at):,.6g}"
-        for at, value in enumerate(release.estimate[:LONGEST_SHOWN])
+        f"{f'category {at}: ' if histogram else ''}{value:,.6g} ± {release.half_width_at(at):,.6g}"
+        for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())
     ]
     if len(release.estimate) > LONGEST_SHOWN:
         shown.append(f"… ({len(release.estimate)} in all; --json prints them)")
     separator = " " if len(shown) == 1 else "\n  "
+    what = "number of people in each, of those" if histogram else "sum over the people"
     return (
         f"{question}:{separator}{separator.join(shown)}\n"
-        f"{release.confidence:.0%} interval for the sum over the people whose devices could afford "
-        f"the answer; {where}\n{release.guarantee}"
+        f"{release.confidence:.0%} interval for the {what} whose devices could afford the answer; "
+        f"{where}\n{release.guarantee}"
     )

@@ -6,26 +6,29 @@ with their rounds, and a copy would keep them alive.
 What comes back is less than what was copied. Between the copy and its return the collector may have
 gone on, so a round that was open then may have been released since, with more reports. Released once
 more from the copy, the difference of the two would be the sum over the few people in between, with
-hardly any noise. So a round that was open comes back closed and empty, and is withheld. A token that
-was unused may have been used since, so unused tokens do not come back.
+hardly any noise. So a round that was open comes back closed and empty, and is withheld; and since
+rounds that were opened in between are not known at all, no study goes on (`store/restores.py`). A
+token that was unused may have been used since, and a credential of an analyst or a gateway may have
+been removed: neither comes back.
 """
 
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from demur_proto.errors import StateError, StorageError
-from demur_server.store import records
+from demur_proto.errors import NotFoundError, StateError, StorageError
+from demur_server.keys import sync_folder
+from demur_server.store import records, restores
 from demur_server.store.copying import copy_rows
 from demur_server.store.link import Link
 from demur_server.store.migrating import bring_up_to_date
-from demur_server.store.packing import checksum
-from demur_server.store.schema import commits, metadata, tokens, totals
+from demur_server.store.schema import credentials, metadata, tokens
 from demur_server.store.side_door import SideDoor, sqlite_door
 from demur_server.store.sqlite import SqliteDatabase
 from demur_server.verifying import verify
@@ -40,6 +43,8 @@ class Restored:
     releases: int
     voided_rounds: int  #: open when the copy was made: closed now, empty, to be withheld
     dropped_tokens: int  #: unused when the copy was made
+    dropped_credentials: int  #: of analysts and gateways
+    mark: str  #: what the names of new studies must hold
 
 
 def back_up(door: SideDoor, destination: Path) -> int:
@@ -66,7 +71,7 @@ def back_up(door: SideDoor, destination: Path) -> int:
                     _copy_database(door, copy)
                 [(verdict,)] = copy.execute("PRAGMA quick_check(1)").fetchall()
         except (sqlite3.Error, sa.exc.SQLAlchemyError) as error:
-            raise StorageError(f"{door.name} cannot be copied: {error}") from None
+            raise StorageError(f"{door.name} cannot be copied to {destination}: {error}") from None
         if verdict != "ok":
             raise StorageError(f"{door.name} is damaged: {verdict}; restore an earlier backup")
     return destination.stat().st_size
@@ -84,14 +89,23 @@ def restore_file(backup: Path, destination: Path) -> Restored:
         StateError: the destination exists.
         StorageError: the backup is damaged, or the destination cannot be written.
     """
+    try:
+        destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{destination} cannot be written: {error.strerror}") from None
     with _checked(backup) as door, _new_file(destination) as partial:
-        with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
-            copy.execute("PRAGMA secure_delete = ON")
-            door.raw.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+        try:
+            with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+                copy.execute("PRAGMA secure_delete = ON")
+                door.raw.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"{backup} cannot be copied to {destination}: {error}") from None
         database = SqliteDatabase(partial)
         try:
-            restored = _come_back(database.connect())
+            link = database.connect()
+            with _restoring(link, database.name):
+                restored = _take_away(link.sql)
         finally:
             database.close()
             partial.with_name(partial.name + ".lock").unlink(missing_ok=True)
@@ -112,66 +126,73 @@ def restore_postgres(backup: Path, conninfo: str) -> Restored:
     database = PostgresDatabase(conninfo)
     with _checked(backup) as door:
         link = database.connect()
-        try:
-            with link.transaction(), door.looking() as source:
-                for table in metadata.sorted_tables:
-                    if link.sql.execute(sa.select(sa.func.count()).select_from(table)).scalar():
-                        raise StateError(f"{database.name} holds a store; name an empty database")
-                copy_rows(source, link.sql)
-        except link.trouble as error:
-            link.close()
-            raise StorageError(f"{database.name}: {link.explain(error)}") from None
-        except BaseException:
-            link.close()
-            raise
-        return _come_back(link)
+        # In one transaction: what was only copied must never be there to be served.
+        with door.looking() as source, _restoring(link, database.name):
+            for table in metadata.sorted_tables:
+                if link.sql.execute(sa.select(sa.func.count()).select_from(table)).scalar():
+                    raise StateError(f"{database.name} holds a store; name an empty database")
+            copy_rows(source, link.sql)
+            restored = _take_away(link.sql)
+    return restored
 
 
-def _come_back(link: Link) -> Restored:
-    """Take away what must not come back, and let go of the link."""
-    sql = link.sql
+@contextmanager
+def _restoring(link: Link, name: str) -> Iterator[None]:
+    """All of the block or nothing, after which the link is let go of."""
     try:
         with link.transaction():
-            opened = [row for row in records.all_rounds(sql) if not row.closed]
-            for round_id in [row.id for row in opened]:
-                sql.execute(commits.delete().where(commits.c.round_id == round_id))
-                mine = totals.select().where(totals.c.round_id == round_id)
-                for kept in sql.execute(mine).all():
-                    sums = bytes(len(kept.sums))
-                    check = checksum(sums, round_id, kept.shard, 0, 0, 0)
-                    empty = {"seq": 0, "reports": 0, "conflicts": 0, "sums": sums}
-                    sql.execute(
-                        totals.update()
-                        .where(totals.c.round_id == round_id, totals.c.shard == kept.shard)
-                        .values(**empty, checksum=check)
-                    )
-            for row in opened:
-                records.mark_closed(sql, row)
-            dropped = sql.execute(tokens.delete().where(tokens.c.nonce_hash.is_(None))).rowcount
-            verified = verify(sql, keys_folder=None)
-            if verified.problems:
-                raise StorageError(f"what came back is damaged: {verified.problems[0]}")
+            yield
         link.scrub()
-        return Restored(
-            studies=verified.studies,
-            rounds=verified.rounds,
-            releases=verified.releases,
-            voided_rounds=len(opened),
-            dropped_tokens=dropped,
-        )
     except link.trouble as error:
-        raise StorageError(f"the copy cannot be made: {link.explain(error)}") from None
+        raise StorageError(f"{name} cannot be restored: {link.explain(error)}") from None
     finally:
         link.close()
 
 
+def _take_away(sql: sa.Connection) -> Restored:
+    """Remove what must not come back, and check what is left; inside a transaction.
+
+    Raises:
+        StorageError: it is damaged.
+    """
+    opened = [row for row in records.all_rounds(sql) if not row.closed]
+    for row in opened:
+        records.void_round(sql, row)
+        records.mark_closed(sql, row)
+    dropped_tokens = sql.execute(tokens.delete().where(tokens.c.nonce_hash.is_(None))).rowcount
+    dropped_credentials = sql.execute(credentials.delete()).rowcount
+    mark = restores.end_studies(sql)
+    verified = verify(sql, keys_folder=None)
+    if verified.problems:
+        raise StorageError(f"what came back is damaged: {verified.problems[0]}")
+    return Restored(
+        studies=verified.studies,
+        rounds=verified.rounds,
+        releases=verified.releases,
+        voided_rounds=len(opened),
+        dropped_tokens=dropped_tokens,
+        dropped_credentials=dropped_credentials,
+        mark=mark,
+    )
+
+
 @contextmanager
 def _checked(backup: Path) -> Iterator[SideDoor]:
-    with sqlite_door(backup) as door:
-        with door.looking() as sql:
-            problems = verify(sql, keys_folder=None).problems
+    if not backup.is_file():
+        raise NotFoundError(f"there is no backup {backup}")
+    with ExitStack() as stack:
+        try:
+            door = stack.enter_context(sqlite_door(backup))
+            with door.looking() as sql:
+                problems = verify(sql, keys_folder=None).problems
+                # SQLite takes half a page for one that ends in zeros.
+                if backup.stat().st_size % sql.execute(sa.text("PRAGMA page_size")).scalar_one():
+                    problems = ("its end is missing", *problems)
+        except StorageError as error:
+            problems = (str(error).removeprefix(f"{backup}: "),)
         if problems:
-            raise StorageError(f"the backup {backup} is damaged: {problems[0]}")
+            reason = problems[0].removesuffix("; restore a backup")
+            raise StorageError(f"the backup {backup} is damaged: {reason}; take an earlier one")
         yield door
 
 
@@ -195,22 +216,28 @@ def _copy_database(door: SideDoor, copy: sqlite3.Connection) -> None:
 @contextmanager
 def _new_file(destination: Path) -> Iterator[Path]:
     """A file under another name, which gets this one once it is whole and durable."""
-    if os.path.lexists(destination):
-        raise StateError(f"{destination} exists and is kept; name another file, or move it away")
-    partial = destination.with_name(destination.name + ".partial")
+    for end in ENDS:  # a log that was left there would be taken for the new file's
+        there = destination.with_name(destination.name + end)
+        if os.path.lexists(there):
+            raise StateError(f"{there} exists and is kept; name another file, or move it away")
+    # A name of its own: two copies at once must not write into one file.
+    partial = destination.with_name(f"{destination.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.unlink(missing_ok=True)
         os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             yield partial
             with open(partial, "rb+") as file:
                 os.fsync(file.fileno())
             os.link(partial, destination)  # unlike a rename, over nothing
+            sync_folder(destination.parent)
         finally:
-            for end in ("", "-wal", "-shm", "-journal"):
+            for end in ENDS:
                 with suppress(OSError):
                     partial.with_name(partial.name + end).unlink()
     except FileExistsError:
         raise StateError(f"{destination} exists and is kept") from None
     except OSError as error:
         raise StorageError(f"{destination} cannot be written: {error.strerror}") from None
+
+
+ENDS = ("", "-wal", "-shm", "-journal")  #: of the files that SQLite makes beside one, and its own

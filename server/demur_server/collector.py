@@ -3,13 +3,11 @@
 import logging
 import time
 from collections.abc import AsyncGenerator
+from functools import partial
 
 import anyio
-import numpy as np
 
-from demur_proto.arrays import Flags
 from demur_proto.definition import (
-    REPORT_ID_BYTES,
     Defined,
     read_round,
     read_study,
@@ -21,23 +19,13 @@ from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Gradient, Round
 from demur_proto.study import Study
-from demur_proto.v1 import report_pb2
-from demur_server.admission import (
-    check_devices,
-    check_words,
-    make_batch,
-    pick,
-    report_count,
-    split,
-    unauthenticated_devices,
-)
 from demur_server.estimates import make_release
+from demur_server.intake import LARGE_BYTES, Intake
 from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
 from demur_server.models import Models
-from demur_server.store.base import Batch, KeptRound, Store, Totals
+from demur_server.store.base import Counted, KeptRound, Store, Totals
 
-LARGE_BYTES = 1 << 17  #: words beyond this are worth the way to a thread and back
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
 
 logger = logging.getLogger(__name__)
@@ -67,6 +55,7 @@ class Collector:
         # One bell for each kind of news: a report must not wake every device that is visiting.
         self._opened = Bell()
         self._published = Bell()
+        self.intake = Intake(store, self._asking, open_access=open_access)  #: takes reports
 
     @property
     def open_access(self) -> bool:
@@ -123,6 +112,10 @@ class Collector:
                 return asked
             rounds = self._rounds[study.hash]
             if asked.value.number != len(rounds) + 1:
+                await self._catch_up()  # another collector on the same database may be ahead
+            if asked.hash in self._by_hash:
+                return asked
+            if asked.value.number != len(rounds) + 1:
                 raise StateError(
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
@@ -140,87 +133,17 @@ class Collector:
         self._opened.ring()
         return asked
 
-    async def submit(
-        self,
-        round_hash: bytes,
-        report_ids: bytes,
-        words: bytes,
-        *,
-        devices: bytes | None = None,
-        payload_hashes: list[bytes] | None = None,
-    ) -> list[int]:
-        """Count reports; one disposition each, in order.
-
-        One bad report never fails the others: words that the round's mechanism could not have made
-        render their report INVALID, while ids or words of the wrong length in all make the whole call
-        fail. A call that is cancelled may have counted its reports; sent again, they are DUPLICATE.
-
-        Args:
-            round_hash: the round they answer.
-            report_ids: 16 bytes each.
-            words: of each report as the round's word type says, report by report.
-            devices: who sent each, authenticated by the caller, 16 bytes each. Under open access
-                every report id stands for a device of its own, whatever is given here.
-            payload_hashes: `hash_payloads` of the words, if the caller has them already.
+    async def counted(self, round_hash: bytes) -> Counted:
+        """How many reports a round has, and whether it is closed.
 
         Raises:
             NotFoundError: no such round.
-            WireError: the lengths do not fit, or there are no devices.
-            StateError: a device belongs to another shard; nothing was counted.
         """
-        asking = self._asking(round_hash)
-        reports = report_count(report_ids)
-        check_words(asking, words, reports=reports)
-        identities = split(report_ids, REPORT_ID_BYTES)
-        senders = (
-            unauthenticated_devices(identities)
-            if self._open_access
-            else check_devices(devices, reports=reports)
-        )
-        key = asking.digest_key
-        if not asking.open:
-            return [report_pb2.DISPOSITION_ROUND_CLOSED] * reports
-        if key is None:
-            return [report_pb2.DISPOSITION_TRY_LATER] * reports
-
-        def prepare() -> tuple[Batch, Flags]:
-            return make_batch(
-                asking,
-                key,
-                report_ids=identities,
-                devices=senders,
-                words=words,
-                payload_hashes=payload_hashes,
-            )
-
-        # Large words are hashed and looked through while the event loop receives the next ones.
-        large = len(words) > LARGE_BYTES
-        batch, valid = await anyio.to_thread.run_sync(prepare) if large else prepare()
-        if valid.all():
-            return await self._admit(asking, batch)
-        good = np.flatnonzero(valid).tolist()
-        dispositions = [int(report_pb2.DISPOSITION_INVALID)] * reports
-        admitted = await self._admit(asking, pick(batch, good))
-        for i, disposition in zip(good, admitted, strict=True):
-            dispositions[i] = disposition
-        return dispositions
-
-    async def _admit(self, asking: LiveRound, batch: Batch) -> list[int]:
-        dispositions = await self._store.admit(asking.asked.hash, batch)
-        conflicts = dispositions.count(report_pb2.DISPOSITION_CONFLICT)
-        if conflicts:
-            logger.error(
-                "round %d: %d conflicting reports: other bytes under a known id, or a second id "
-                "of one device",
-                asking.number,
-                conflicts,
-            )
-        if report_pb2.DISPOSITION_ACCEPTED in dispositions:
-            asking.news.ring()
-        return dispositions
+        self._asking(round_hash)
+        return await self._store.counted(round_hash)
 
     async def totals(self, round_hash: bytes) -> Totals:
-        """How many reports a round has, and whether it is closed. Its sums stay inside.
+        """The same, with the sums so far, which stay inside.
 
         Raises:
             NotFoundError: no such round.
@@ -252,7 +175,7 @@ class Collector:
     async def _close(self, asking: LiveRound) -> Release:
         """Close, destroy the key, publish. Wherever this stops, doing it again completes it."""
         round_hash = asking.asked.hash
-        totals = await self._store.close_round(round_hash)
+        totals = await self._store.close_round(round_hash, void=asking.void)
         asking.open = False
         asking.digest_key = None
         asking.news.ring()
@@ -261,16 +184,17 @@ class Collector:
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)
         if release is None:
-            sums = totals.sums.tolist()
-            release = await self._store.add_release(
-                make_release(
-                    asking.study,
-                    asking.asked,
-                    sums,
-                    reports=totals.reports,
-                    open_access=asking.open_access,
-                )
+            make = partial(
+                make_release,
+                asking.study,
+                asking.asked,
+                totals.sums,
+                reports=totals.reports,
+                open_access=asking.open_access,
             )
+            large = totals.sums.nbytes > LARGE_BYTES
+            made = await anyio.to_thread.run_sync(make) if large else make()
+            release = await self._store.add_release(made)
             logger.info(
                 "study %s: round %d closed with %d reports, %s withheld",
                 asking.study.hash.hex()[:16],
@@ -362,25 +286,31 @@ class Collector:
         collectors share a database, `follow` repeats it.
 
         An open round whose key is gone, or that was opened with the other kind of access, can only
-        be closed: its reports are answered TRY_LATER, and it is not put to devices any more.
+        be closed: its reports are answered TRY_LATER, and it is not put to devices any more. Without
+        its key it is withheld: only an old copy of a store has lost it, and its round may have been
+        released since. Two releases that differ by a few reports would show what these said.
 
         Raises:
             StorageError: the store or the keys cannot be read.
             WireError, UnsupportedError: the store has a study or round that this version cannot do.
         """
         async with self._changing:
-            with anyio.CancelScope(shield=True):
-                for definition in await self._store.studies():
-                    study = read_study(definition)
-                    if study.hash not in self._studies:
-                        self._take_up_study(study)
-                kept = await self._store.rounds()
-                for each in kept:
-                    await self._take_up(each)
-                open_now = {each.round_hash for each in kept if not each.closed}
-                for stray in await anyio.to_thread.run_sync(self._keys.rounds):
-                    if stray not in open_now:
-                        await anyio.to_thread.run_sync(self._keys.destroy, stray)
+            await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """`refresh`, by whoever may change studies and rounds."""
+        with anyio.CancelScope(shield=True):
+            for definition in await self._store.studies():
+                study = read_study(definition)
+                if study.hash not in self._studies:
+                    self._take_up_study(study)
+            kept = await self._store.rounds()
+            for each in kept:
+                await self._take_up(each)
+            open_now = {each.round_hash for each in kept if not each.closed}
+            for stray in await anyio.to_thread.run_sync(self._keys.rounds):
+                if stray not in open_now:
+                    await anyio.to_thread.run_sync(self._keys.destroy, stray)
 
     async def follow(self, *, every_s: float = 1.0) -> None:
         """Keep up with other collectors on the same database; runs until cancelled."""
@@ -403,6 +333,8 @@ class Collector:
             key = None if kept.closed else await self._key_of(asked, kept)
             asking = self._take_up_round(study, asked, key, open_access=kept.open_access)
             asking.open = not kept.closed
+            # Most likely this is an old copy of a store whose round has been released since.
+            asking.void = key is None and kept.open_access == self._open_access and asking.open
             self._opened.ring()
         if kept.closed and not asking.released:
             if not kept.released:
@@ -423,7 +355,9 @@ class Collector:
         if key is None and not kept.mine:  # nothing was compared under a key yet
             return await anyio.to_thread.run_sync(self._keys.make, asked.hash)
         if key is None:
-            logger.error("round %d can only be closed: its digest key is gone", number)
+            logger.error(
+                "round %d can only be closed, and will be withheld: its digest key is gone", number
+            )
         return key
 
     def _take_up_study(self, study: Defined[Study]) -> None:

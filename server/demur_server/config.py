@@ -15,6 +15,8 @@ from demur_server.door import Limits
 
 LONGEST_DRAIN_S = 8  #: so that a collector that is told to stop has stopped within ten seconds
 LONGEST_TEXT = 4096
+LARGEST_FILE = 1 << 20  #: bytes
+MOST_MIB = 1 << 20  #: a terabyte
 
 
 class AccessMode(StrEnum):
@@ -107,12 +109,14 @@ class ServerConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)  #: on both ports
     analyst_tls: TlsConfig = field(default_factory=TlsConfig)  #: on the analysts' port, instead
     limits: Limits = field(default_factory=Limits)
+    large_reports_mib: int = 256  #: memory for reports that come in chunks, MiB
 
     def __post_init__(self) -> None:
         if self.access not in list(AccessMode):
             raise ParameterError("access", self.access, " or ".join(AccessMode))
         object.__setattr__(self, "access", AccessMode(self.access))
         check_integer("drain_s", self.drain_s, 0, LONGEST_DRAIN_S)
+        check_integer("large_reports_mib", self.large_reports_mib, 1, MOST_MIB)
         for name in ("tls", "analyst_tls"):
             files: TlsConfig = getattr(self, name)
             if files.certificate is None and (files.key or files.client_ca):
@@ -194,7 +198,7 @@ def load_config(
     table = {} if path is None else _flat(_read(path), where=where)
     if path is not None:
         for key, value in table.items():
-            if _is_path(key) and isinstance(value, str):
+            if _is_path(key) and isinstance(value, str) and value:  # an empty one is refused below
                 table[key] = str(path.parent / value)
     # One way of keeping the store replaces the other, as one value of a key does.
     if "store.postgres" in given:
@@ -217,7 +221,16 @@ def _limit_names() -> set[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        if path.exists() and not path.is_file():  # a pipe that nobody writes to never ends
+            what = "a folder" if path.is_dir() else "no file"
+            raise ParameterError("--config", str(path), f"a TOML file (it is {what})")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise ParameterError("--config", str(path), "a TOML file of at most 1 MiB")
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except ParameterError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise ParameterError(
@@ -240,6 +253,8 @@ def _flat(table: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Dotted keys to values; every key is one that there is."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
+        if "." in key:  # in quotes, past the table that it belongs to
+            raise ParameterError(f"key {where}", key, _one_of(key))
         if key not in _TABLES:
             flat[key] = value
         elif isinstance(value, Mapping):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from demur_proto.credentials import NamedSecret, read_credential
 from demur_proto.errors import ParameterError, StateError, StorageError
+from demur_server.keys import sync_folder
 from demur_server.store.base import NamedCredential, Role, Store
 from demur_server.store.file_lock import FileLock
 from demur_server.tokens import hash_secret, new_named
@@ -31,7 +32,7 @@ class DataFolder:
 
     Raises:
         StateError: another process has it.
-        StorageError: it cannot be made or written, or is open to others.
+        StorageError: it cannot be made or written, or others may write to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,6 +40,11 @@ class DataFolder:
         try:
             self.is_new = not path.exists()
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.name == "posix" and path.stat().st_mode & 0o022:
+                raise StorageError(
+                    f"others may write to {path}, and so put another store or key there; "
+                    "chmod go-w it"
+                )
             self._lock = FileLock(path / "collector.lock")
         except BlockingIOError:
             raise StateError(
@@ -88,9 +94,20 @@ class DataFolder:
             )
         else:
             secret, kept = new_named(FIRST_ANALYST, Role.ANALYST)
-            write_secret_file(path, secret.text)
+            self._write_whole(path, secret.text)
         await store.add_credential(kept)
         return path
+
+    def _write_whole(self, path: Path, text: str) -> None:
+        """Write a secret down so that a process that ends meanwhile leaves all of it or none."""
+        new = path.with_suffix(".new")
+        try:
+            new.unlink(missing_ok=True)  # half-written when a process ended; nobody has used it
+            write_secret_file(new, text)
+            os.replace(new, path)
+            sync_folder(self.path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def credential_file(folder: Path) -> Path:

@@ -1,10 +1,10 @@
 """From exact sums to a release."""
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
+import numpy.typing as npt
 
+from demur_proto.arrays import fixed_floats, fixed_integers
 from demur_proto.definition import Defined
 from demur_proto.mechanisms.base import CONFIDENCE
 from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
@@ -16,7 +16,7 @@ from demur_proto.study import Study
 def make_release(
     study: Defined[Study],
     asked: Defined[Round],
-    sums: Sequence[int],
+    sums: npt.ArrayLike,
     *,
     reports: int,
     open_access: bool = False,
@@ -26,7 +26,7 @@ def make_release(
     Args:
         study: the contract.
         asked: the round.
-        sums: what the mechanism's tallies add up to, exactly.
+        sums: what the mechanism's tallies add up to, exactly [s].
         reports: how many were counted.
         open_access: they were taken from anybody.
     """
@@ -39,21 +39,22 @@ def make_release(
             number=asked.value.number,
             reports=reports,
             withheld=Withheld.BELOW_MINIMUM_COHORT,
-            sums=(),
-            estimate=(),
-            standard_error=(),
-            half_width=(),
+            sums=fixed_integers([]),
+            estimate=fixed_floats([]),
+            standard_error=fixed_floats([]),
+            half_width=fixed_floats([]),
             confidence=math.nan,
             guarantee=statement,
         )
-    result = mechanism.estimate(np.array(sums, dtype=np.int64), reports=reports)
+    kept = fixed_integers(sums)
+    result = mechanism.estimate(kept, reports=reports)
     return Release(
         study_hash=study.hash,
         round_hash=asked.hash,
         number=asked.value.number,
         reports=reports,
         withheld=Withheld.NOTHING,
-        sums=tuple(map(int, sums)),
+        sums=kept,
         estimate=result.estimate,
         standard_error=result.standard_error,
         half_width=result.half_width,

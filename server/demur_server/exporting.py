@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from demur_proto.release import Release
@@ -21,6 +21,8 @@ COLUMNS = (
     "confidence",
 )
 
+LINES = 1 << 12  #: of CSV at a time
+
 
 def release_csv(releases: Iterable[Release]) -> str:
     """One line for every coordinate of every release, and one for each that was withheld.
@@ -29,17 +31,33 @@ def release_csv(releases: Iterable[Release]) -> str:
     the others are in people. A number without its guarantee is none:
     the JSON form has it beside every release.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    return "".join(csv_pieces(releases))
+
+
+def csv_pieces(releases: Iterable[Release]) -> Iterator[str]:
+    """The same text, a few thousand lines at a time: a large release is gigabytes of it."""
+    yield _csv_text([COLUMNS])
     for release in releases:
         head = [release.study_hash.hex(), release.number, release.reports, release.withheld.value]
-        if not release.estimate:
-            writer.writerow([*head, *[""] * 6])
-        sums = iter(release.sums)  # a mechanism may have a sum or two more than estimates
-        for at, (total, value) in enumerate(zip(sums, release.estimate, strict=False)):
-            errors = release.standard_error_at(at), release.half_width_at(at), release.confidence
-            writer.writerow([*head, at, total, repr(value), *map(repr, errors)])
+        if not release.estimate.size:
+            yield _csv_text([[*head, *[""] * 6]])
+        for start in range(0, release.estimate.size, LINES):
+            yield _csv_text([*head, *cells] for cells in _cells(release, start))
+
+
+def _cells(release: Release, start: int) -> Iterator[list[object]]:
+    """What the lines from a coordinate on say of it."""
+    piece = slice(start, start + LINES)
+    # A mechanism may have a sum or two more than estimates.
+    pairs = zip(release.sums[piece].tolist(), release.estimate[piece].tolist(), strict=False)
+    for at, (total, value) in enumerate(pairs, start=start):
+        errors = release.standard_error_at(at), release.half_width_at(at), release.confidence
+        yield [at, total, repr(value), *map(repr, errors)]
+
+
+def _csv_text(rows: Iterable[Iterable[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
@@ -54,10 +72,10 @@ def release_table(release: Release) -> dict[str, Any]:
         "round": release.number,
         "reports": release.reports,
         "withheld": release.withheld.value,
-        "sums": list(release.sums),
-        "estimate": list(release.estimate),
-        "standard_error": list(release.standard_error),
-        "half_width": list(release.half_width),
+        "sums": release.sums.tolist(),
+        "estimate": release.estimate.tolist(),
+        "standard_error": release.standard_error.tolist(),
+        "half_width": release.half_width.tolist(),
         "confidence": _finite(release.confidence),
         "guarantee": release.guarantee,
     }

@@ -16,8 +16,8 @@ import anyio
 import grpc
 from google.protobuf.message import DecodeError
 
-from demur_proto.errors import AccessError, DemurError, WireError, ours_in
-from demur_proto.status import REFUSED, STATUS
+from demur_proto.errors import AccessError, DemurError, StorageError, WireError, ours_in
+from demur_proto.status import REFUSED, STATUS, TROUBLE
 from demur_server.access import serve_for
 from demur_server.door import Door, OpenCall
 
@@ -151,6 +151,10 @@ async def _answered(
 def _status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     """What to answer; of a bug, nothing but that there is one."""
     cause = _cause(error)
+    if isinstance(cause, StorageError):  # anybody may ask to enrol, and read what we answer
+        if not str(cause).startswith("the store "):  # which has logged it, once
+            logger.error("a call ended: %s", cause)
+        return STATUS[StorageError], TROUBLE
     if isinstance(cause, DemurError) and type(cause) in STATUS:
         return STATUS[type(cause)], str(cause)
     if isinstance(cause, DecodeError):

@@ -76,7 +76,7 @@ class KeyFolder:
             for made in (folder, self._rounds):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _check_private(made)
-                _sync_folder(made.parent)
+                sync_folder(made.parent)
             for leftover in [*folder.glob("*.new"), *self._rounds.glob("*.new")]:
                 _destroy(leftover)  # half-written when a process ended; nobody has used it
         except OSError as error:
@@ -159,7 +159,7 @@ def _read_or_make(path: Path) -> bytes:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"the key {path} cannot be written: {error.strerror}") from None
     return key
@@ -173,10 +173,10 @@ def _destroy(path: Path) -> None:
         path.unlink()
     except FileNotFoundError:
         return
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make names in a folder durable, where the platform lets a folder be opened."""
     if os.name != "posix":
         return

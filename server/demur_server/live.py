@@ -16,12 +16,20 @@ class Bell:
     """Wakes everyone who waits for news."""
 
     def __init__(self) -> None:
-        self.next = anyio.Event()  # take it before looking, or news may slip in between
+        self._next: anyio.Event | None = None  # there is none while nobody waits
+
+    @property
+    def next(self) -> anyio.Event:
+        """The next news. Take it before looking, or news may slip in between."""
+        if self._next is None:
+            self._next = anyio.Event()
+        return self._next
 
     def ring(self) -> None:
         """There is news."""
-        self.next.set()
-        self.next = anyio.Event()
+        if self._next is not None:
+            self._next.set()
+            self._next = None
 
 
 @dataclass(slots=True, repr=False)
@@ -33,14 +41,16 @@ class LiveRound:
     mechanism: Mechanism
     open_access: bool  #: its reports are taken from anybody
     digest_key: PreparedKey | None  #: destroyed when the round closes; lost, it can only close
+    void: bool = False  #: its key was lost: what it has counted must not be released
     open: bool = True
     released: bool = False
+    conflicts: int = 0  #: reports refused as CONFLICT by this process
+    alarm_at: int = 1  #: how many of them are the next line in the log
     news: Bell = field(default_factory=Bell)  #: rings when reports were counted, and at the end
+    capacity: int = field(init=False)  #: reports that fit before a sum could leave 64 bits
 
-    @property
-    def capacity(self) -> int:
-        """How many reports fit before a sum could leave 64 bits."""
-        return room_of(self.mechanism)
+    def __post_init__(self) -> None:
+        self.capacity = room_of(self.mechanism)
 
     @property
     def answerable(self) -> bool:

@@ -15,7 +15,7 @@ from demur_proto.channels import ClientTls
 from demur_proto.credentials import NamedSecret
 from demur_proto.definition import Defined
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 
@@ -82,6 +82,50 @@ class Notebook:
                 dimension=dimension,
                 clip=clip,
                 on_grid=on_grid,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    def ask_histogram(
+        self,
+        feature: Feature,
+        *,
+        categories: int,
+        mechanism: Randomiser,
+        epsilon: float,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask for categories, and return the release with their counts; `Analyst.ask_histogram`."""
+        return self._call(
+            partial(
+                self._analyst.ask_histogram,
+                feature,
+                categories=categories,
+                mechanism=mechanism,
+                epsilon=epsilon,
+                reports=reports,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def open_histogram(
+        self,
+        feature: Feature,
+        *,
+        categories: int,
+        mechanism: Randomiser,
+        epsilon: float,
+        answer_after_ms: int = 0,
+    ) -> Defined[Round]:
+        """Ask every device for its owner's category; `Analyst.open_histogram`."""
+        return self._call(
+            partial(
+                self._analyst.open_histogram,
+                feature,
+                categories=categories,
+                mechanism=mechanism,
+                epsilon=epsilon,
                 answer_after_ms=answer_after_ms,
             )
         )

@@ -11,6 +11,7 @@ from demur_proto.round import Gradient, Histogram, Query
 from demur_proto.study import Study
 from demur_server.choosing import describe_feature, matches
 from demur_server.store import records
+from demur_server.store.restores import ended_studies
 from demur_server.store.schema import rounds
 
 
@@ -20,6 +21,7 @@ class StudyLine:
 
     study: str  #: its hash, hexadecimal
     name: str
+    state: str  #: open, or ended where it came back from a backup
     view: str
     measure: str
     epsilon: float
@@ -66,6 +68,7 @@ def study_lines(sql: sa.Connection) -> list[StudyLine]:
     states: dict[str, list[str]] = {}
     for line in round_lines(sql):
         states.setdefault(line.study, []).append(line.state)
+    ended = ended_studies(sql)
     lines = []
     for study in find_studies(sql):
         mine = states.get(study.hash.hex(), [])
@@ -73,6 +76,7 @@ def study_lines(sql: sa.Connection) -> list[StudyLine]:
             StudyLine(
                 study=study.hash.hex(),
                 name=study.value.name,
+                state="ended" if study.hash in ended else "open",
                 view=study.value.view.value,
                 measure=study.value.measure.value,
                 epsilon=study.value.epsilon,
@@ -94,7 +98,6 @@ def round_lines(sql: sa.Connection, wanted: str | None = None) -> list[RoundLine
         NotFoundError: there is no such study.
     """
     studies = {each.hash: each for each in find_studies(sql, wanted)}
-    released = {each.round_hash: each for each in records.find_releases(sql, sa.true())}
     lines = []
     for kept in records.kept_rounds(sql, shard=0):
         study = studies.get(kept.study_hash)
@@ -103,12 +106,15 @@ def round_lines(sql: sa.Connection, wanted: str | None = None) -> list[RoundLine
             continue
         asked = read_round(kept.definition, study=study).value
         counted = records.all_counted(sql, row)
+        found = records.find_releases(
+            sql, rounds.c.id == row.id
+        )  # one at a time: they may be large
         lines.append(
             RoundLine(
                 study=study.hash.hex(),
                 number=asked.number,
                 round=kept.round_hash.hex(),
-                state=_state(closed=kept.closed, release=released.get(kept.round_hash)),
+                state=_state(closed=kept.closed, release=next(iter(found), None)),
                 reports=counted.reports,
                 conflicts=counted.conflicts,
                 asks=_described(asked.query),
@@ -154,4 +160,4 @@ def _state(*, closed: bool, release: Release | None) -> str:
         return "open"
     if release is None:
         return "closing"
-    return "released" if release.estimate else "withheld"
+    return "released" if release.estimate.size else "withheld"

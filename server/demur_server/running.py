@@ -13,6 +13,7 @@ import anyio
 
 from demur_proto.errors import StateError, UnsupportedError, ours_in
 from demur_server.access import CredentialAccess
+from demur_server.assembling import Assembler, AssemblyLimits
 from demur_server.collector import Collector
 from demur_server.config import AccessMode, ServerConfig, TlsConfig
 from demur_server.data_folder import DataFolder, Listening
@@ -54,6 +55,7 @@ async def running(config: ServerConfig) -> AsyncIterator[Started]:
     try:
         keys = KeyFolder(config.keys_folder)
         is_open = config.access is AccessMode.OPEN
+        _check_store(config)
         database = open_database(config)
         async with _open_store(database) as store:
             collector = Collector(store, keys=keys, open_access=is_open)
@@ -76,6 +78,9 @@ async def running(config: ServerConfig) -> AsyncIterator[Started]:
                     analyst_tls=analyst_tls,
                     insecure_plaintext=config.insecure_plaintext,
                     limits=config.limits,
+                    assembler=Assembler(
+                        AssemblyLimits(memory_bytes=config.large_reports_mib << 20)
+                    ),
                     drain_s=float(config.drain_s),
                 ) as ports,
             ):
@@ -106,7 +111,9 @@ def open_database(config: ServerConfig) -> Database:
         UnsupportedError: its driver is not installed.
     """
     if config.store.postgres is None:
-        return SqliteDatabase(config.sqlite_path)
+        path = config.sqlite_path
+        # The lock lies beside the file, so both must be meant by one name.
+        return SqliteDatabase(path.resolve() if path.is_symlink() else path)
     try:
         from demur_server.store.postgres import PostgresDatabase
     except ModuleNotFoundError as error:
@@ -173,6 +180,22 @@ def _check_master(config: ServerConfig) -> None:
     file = config.keys_folder / "master.key"
     if config.store.shard and not file.exists():
         raise StateError(f"{file} is missing; copy it from shard 0, which all shards share it with")
+
+
+def _check_store(config: ServerConfig) -> None:
+    """Refuse to make a new store beside the key of one that is gone.
+
+    It would know nothing of what was asked and released, and could release some of it again.
+
+    Raises:
+        StateError: there is a key, and no store.
+    """
+    kept = config.store.postgres is not None or os.path.exists(config.sqlite_path)
+    if not kept and (config.keys_folder / "master.key").exists():
+        raise StateError(
+            f"the store {config.sqlite_path} is gone and its key is here; put it back, restore a "
+            "backup, or name another folder to start anew"
+        )
 
 
 def _read_tls(files: TlsConfig) -> ServerTls | None:

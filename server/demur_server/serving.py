@@ -20,6 +20,7 @@ from demur_proto.frames import MAXIMUM_FRAME_BYTES, MAXIMUM_PROVEN_BYTES
 from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
 from demur_server.access import Access, OpenAccess
 from demur_server.analyst_service import AnalystService
+from demur_server.assembling import Assembler
 from demur_server.collector import Collector
 from demur_server.door import Door, Limits
 from demur_server.interceptor import PATIENCE_S, Guard
@@ -77,6 +78,7 @@ async def served(
     analyst_tls: "ServerTls | None" = None,
     insecure_plaintext: bool = False,
     limits: Limits | None = None,
+    assembler: Assembler | None = None,
     patience_s: float = PATIENCE_S,
     drain_s: float = 1.0,
 ) -> AsyncIterator[Ports]:
@@ -94,6 +96,7 @@ async def served(
         insecure_plaintext: allow plaintext beyond this machine. Whoever is on the way then reads
             every credential and report, and can use the credentials.
         limits: how many calls may be open on each port.
+        assembler: puts reports together that come in chunks; one with its own limits by default.
         patience_s: how long a caller may take to send the first message, seconds.
         drain_s: how long open calls may go on at the end, seconds.
 
@@ -124,7 +127,10 @@ async def served(
         _check_place(place, access, insecure_plaintext=insecure_plaintext)
     await access.refresh()
     doors = [Door(access, limits=limits or Limits()) for _ in places]
-    services: list[_Service] = [CollectorService(collector, access), AnalystService(collector)]
+    services: list[_Service] = [
+        CollectorService(collector, access, assembler or Assembler()),
+        AnalystService(collector),
+    ]
     servers: list[grpc.aio.Server] = []
     raised: Exception | None = None
     try:

@@ -184,7 +184,7 @@ def _check_release(
     counted = records.all_totals(sql, kept, closed=True)
     if counted.sums.size:
         found.problems.append(f"{name}: released, and its sums are still there")
-        if release.sums and not np.array_equal(counted.sums, np.array(release.sums)):
+        if release.sums.size and not np.array_equal(counted.sums, release.sums):
             found.problems.append(f"{name}: its release is not of its sums")
     if release.reports != counted.reports:
         found.problems.append(
@@ -205,7 +205,7 @@ def _check_release(
 def _same(one: Release, other: Release) -> bool:
     if one.withheld is not other.withheld:
         return False
-    if one.withheld is not Withheld.NOTHING and other.sums:
+    if one.withheld is not Withheld.NOTHING and other.sums.size:
         return False
     one = replace(one, guarantee=other.guarantee)  # versions may put it into other words
     left = one.message().SerializeToString(deterministic=True)

@@ -134,7 +134,7 @@ class CohortSession:
         release = make_release(
             self.study,
             asked,
-            answers.sums.tolist(),
+            answers.sums,
             reports=answers.reports,
             open_access=True,  # as in processes
         )

@@ -93,7 +93,7 @@ def _write_releases(result: Result, path: Path) -> None:
         for row, release in enumerate(result.releases):
             for coordinate in range(result.truth.shape[1]):
                 counted = (release.reports, release.withheld)
-                total = release.sums[coordinate] if release.sums else ""
+                total = release.sums[coordinate] if release.sums.size else ""
                 numbers = _numbers(result, row, coordinate)
                 rows.writerow([release.number, coordinate, *counted, total, *numbers])
 

@@ -15,6 +15,7 @@ from demur_client.connection import connected, send
 from demur_client.models import ModelCache
 from demur_proto.arrays import Flags, Integers
 from demur_proto.calls import PEER, calling
+from demur_proto.chunks import frame_messages
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.frames import split_frames
@@ -231,7 +232,8 @@ class _Gateway:
     async def _send(self, call: Call, frame: report_pb2.ReportFrame) -> None:
         """Only the one who answers sends: gRPC allows one write at a time."""
         async with calling(PEER):
-            await send(call, collector_pb2.SubmitFramesRequest(frame=frame))
+            for request in frame_messages(frame):
+                await send(call, request)
 
     def _settle(self, receipt: report_pb2.FrameReceipt) -> None:
         """Take in what became of a frame."""

@@ -82,10 +82,10 @@ def start(*words: str) -> "subprocess.Popen[str]":
 
 
 @contextmanager
-def serving(folder: Path, *words: str) -> Iterator[Server]:
-    """`demur serve --json` on a folder; it is killed if it outlives the block."""
+def serving(folder: Path, *words: str, longest_s: float = DEADLINE_S) -> Iterator[Server]:
+    """`demur serve --json` on a folder; it is killed if it outlives the block, or this time."""
     with start("serve", "--json", "--folder", str(folder), *words) as process:
-        watchdog = threading.Timer(DEADLINE_S, process.kill)
+        watchdog = threading.Timer(longest_s, process.kill)
         watchdog.start()
         try:
             assert process.stdout is not None

@@ -278,12 +278,19 @@ class PostgresPlace:
 
     def end_sessions(self) -> None:
         """End every session of the database, as when their processes are gone."""
-        others = (
-            "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
         with self.admin() as admin:
-            admin.execute(f"SELECT pg_terminate_backend(pid) {others}")
-            while admin.execute(f"SELECT 1 {others}").fetchone():
+            ended = [
+                pid
+                for (pid,) in admin.execute(
+                    "SELECT pid FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                ).fetchall()
+            ]
+            admin.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [ended])
+            # These, and not whoever has come since: a store may be back by now.
+            while admin.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", [ended]
+            ).fetchone():
                 time.sleep(0.001)  # its own way to wait takes a tenth of a second
 
     def driver_error(self) -> Exception:

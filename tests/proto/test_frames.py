@@ -51,9 +51,17 @@ def test_lengths_that_do_not_match_are_refused(ids: bytes, words: bytes) -> None
         list(split_frames(HASH, ids, words, first_number=1))
 
 
-def test_a_report_larger_than_a_frame_is_refused() -> None:
-    with pytest.raises(ParameterError, match="1 MiB"):
-        list(split_frames(HASH, bytes(16), bytes((1 << 20) - 15), first_number=1))
+def test_reports_larger_than_a_frame_get_one_each() -> None:
+    size = (1 << 20) - 15
+
+    frames = list(split_frames(HASH, bytes(32), bytes(2 * size), first_number=5))
+
+    assert [(frame.frame_number, len(frame.words)) for frame in frames] == [(5, size), (6, size)]
+
+
+def test_a_report_larger_than_any_may_be_is_refused() -> None:
+    with pytest.raises(ParameterError, match=f"at most {1 << 27}"):
+        list(split_frames(HASH, bytes(16), bytes((1 << 27) + 1), first_number=1))
 
 
 @pytest.mark.parametrize(

@@ -352,6 +352,24 @@ def test_the_word_limit_is_clip_and_40_sigmas(sigma: float, shares: int, clip: f
     assert mechanism.word_limit <= limit < mechanism.word_limit + 1
 
 
+@pytest.mark.parametrize("exponent", [-14, -28])  # limits within 32 bits, and beyond
+def test_words_count_the_same_however_wide_they_came(exponent: int) -> None:
+    mechanism = linear(sigma=3.0, exponent=exponent)
+    edge = min(mechanism.word_limit, (1 << 31) - 2)
+    rows = [[word] for word in (edge, -edge, edge + 1, -edge - 1, -(1 << 31), 0)]
+    narrow: Any = np.array(rows, dtype=np.int32)
+
+    valid = mechanism.valid(narrow)
+
+    assert valid.tolist() == [abs(word) <= mechanism.word_limit for [word] in rows]
+    assert mechanism.valid(narrow[valid]).all()
+    assert mechanism.valid(narrow[:0]).tolist() == []
+    for some in (narrow, narrow.astype(np.int64)):
+        sums = mechanism.tally(np.repeat(some[:1], 1000, axis=0))
+        assert sums.dtype == np.int64
+        assert sums.tolist() == [1000 * edge]  # beyond 32 bits
+
+
 def test_the_standard_error_includes_rounding_at_random() -> None:
     on, off = (
         linear(sigma=3.0, shares=100, exponent=-14, on_grid=on_grid) for on_grid in (True, False)
@@ -391,10 +409,10 @@ def test_an_estimate_is_the_sum_in_data_units_with_its_interval() -> None:
 
     result = mechanism.estimate(np.array([128 * 41, -64]), reports=100)
 
-    assert result.estimate == (41.0, -0.5)
+    assert result.estimate.tolist() == [41.0, -0.5]
     (error,) = result.standard_error
     assert error == mechanism.standard_error(100)
-    assert result.half_width == (TWO_SIDED_QUANTILE * error,)
+    assert result.half_width.tolist() == [TWO_SIDED_QUANTILE * error]
     # 95 % of a Gaussian lie within the quantile.
     assert math.erf(TWO_SIDED_QUANTILE / math.sqrt(2)) == pytest.approx(0.95, abs=1e-15)
 

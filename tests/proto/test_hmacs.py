@@ -1,12 +1,20 @@
 """HMAC-SHA256 against RFC 4231 and the standard library."""
 
+import hashlib
 import hmac
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.hmacs import TAG_BYTES, hmac_by_key, hmac_by_message, prepare_key
+from demur_proto.hmacs import (
+    TAG_BYTES,
+    hash_payloads,
+    hmac_by_key,
+    hmac_by_message,
+    prepare_key,
+)
 
 # RFC 4231, section 4: test cases 1, 2, 6 (a key longer than a block) and 7; first 16 bytes.
 RFC_4231 = [
@@ -46,3 +54,12 @@ def test_tags_are_those_of_the_standard_library_in_order(
     for key, ready in zip(keys, prepared, strict=True):
         expected = [hmac.digest(key, message, "sha256")[:TAG_BYTES] for message in messages]
         assert hmac_by_message(ready, messages) == expected
+
+
+@given(st.integers(0, 5), st.sampled_from([1, 4, 32, 33, 100]), st.randoms(use_true_random=False))
+def test_every_payload_has_its_own_hash(reports: int, size: int, random: Random) -> None:
+    payloads = [bytes(random.choices(b"ab", k=size)) for _ in range(reports)]
+
+    hashes = hash_payloads(b"".join(payloads), reports=reports)
+
+    assert hashes == [hashlib.sha256(payload).digest() for payload in payloads]

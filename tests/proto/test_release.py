@@ -1,26 +1,30 @@
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur_proto.arrays import fixed_floats, fixed_integers
 from demur_proto.errors import UnsupportedError, WireError
 from demur_proto.release import Release, Withheld
 from demur_proto.v1 import release_pb2
 
 words = st.integers(-(1 << 63), (1 << 63) - 1)
 numbers = st.floats(allow_nan=False)
+NOTHING = fixed_floats([])
 RELEASE = Release(
     study_hash=bytes(32),
     round_hash=bytes(range(32)),
     number=3,
     reports=120,
     withheld=Withheld.NOTHING,
-    sums=(5, -7),
-    estimate=(0.5, -0.7),
-    standard_error=(0.1,),
-    half_width=(0.2,),
+    sums=np.array([5, -7]),
+    estimate=np.array([0.5, -0.7]),
+    standard_error=np.array([0.1]),
+    half_width=np.array([0.2]),
     confidence=0.95,
     guarantee="(1, 1e-06)-differential privacy",
 )
@@ -36,10 +40,10 @@ def test_a_release_survives_the_wire(
 ) -> None:
     release = replace(
         RELEASE,
-        sums=tuple(total for total, _ in coordinates),
-        estimate=tuple(value for _, value in coordinates),
-        standard_error=tuple(errors),
-        half_width=tuple(2 * error for error in errors),
+        sums=fixed_integers([total for total, _ in coordinates]),
+        estimate=fixed_floats([value for _, value in coordinates]),
+        standard_error=fixed_floats(errors),
+        half_width=fixed_floats(errors),
         reports=reports,
     )
 
@@ -56,10 +60,10 @@ def test_a_withheld_release_says_why_and_estimates_nothing() -> None:
     release = replace(
         RELEASE,
         withheld=Withheld.BELOW_MINIMUM_COHORT,
-        sums=(),
-        estimate=(),
-        standard_error=(),
-        half_width=(),
+        sums=fixed_integers([]),
+        estimate=NOTHING,
+        standard_error=NOTHING,
+        half_width=NOTHING,
         confidence=math.nan,
     )
 
@@ -69,8 +73,8 @@ def test_a_withheld_release_says_why_and_estimates_nothing() -> None:
     assert message.estimand == release_pb2.ESTIMAND_UNSPECIFIED
     assert RELEASE.message().estimand == release_pb2.ESTIMAND_S_ACTIVE
     assert back.withheld is Withheld.BELOW_MINIMUM_COHORT
-    assert (back.sums, back.estimate) == ((), ())
-    assert back.standard_error == ()
+    assert (back.sums.size, back.estimate.size, back.standard_error.size) == (0, 0, 0)
+    assert back == release
 
 
 @pytest.mark.parametrize("length", [1, 7, 9, 15])
@@ -89,8 +93,66 @@ def test_an_unknown_reason_for_withholding_is_unsupported() -> None:
 
 def test_a_release_is_an_array_of_estimates_and_one_of_their_errors() -> None:
     estimates, errors = RELEASE.array()
-    nothing, no_errors = replace(RELEASE, estimate=(), sums=()).array()
+    nothing, no_errors = replace(RELEASE, estimate=NOTHING).array()
 
     assert estimates.tolist() == [0.5, -0.7]
     assert errors.tolist() == [0.1, 0.1]
     assert (nothing.shape, no_errors.shape) == ((0,), (0,))
+
+
+def test_nobody_can_change_a_release() -> None:
+    sums, estimate = np.array([5, -7]), np.array([0.5, -0.7])
+    release = replace(RELEASE, sums=sums, estimate=estimate)
+
+    sums[0], estimate[0] = 99, 99.0
+    copy, _ = release.array()
+    copy[0] = 99.0
+
+    assert release == RELEASE
+    for array in (release.sums, release.estimate, release.standard_error, release.half_width):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    back = Release.of(RELEASE.message())
+    assert not back.sums.flags.writeable
+    assert not back.estimate.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"study_hash": bytes(31) + b"1"},
+        {"number": 4},
+        {"reports": 121},
+        {"withheld": Withheld.BELOW_MINIMUM_COHORT},
+        {"sums": np.array([5, -8])},
+        {"estimate": np.array([0.5, math.nan])},
+        {"standard_error": np.array([0.1, 0.1])},
+        {"half_width": np.array([0.3])},
+        {"confidence": 0.9},
+        {"guarantee": "none"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_releases_are_equal_when_they_say_the_same(changed: dict[str, Any]) -> None:
+    withheld = replace(RELEASE, confidence=float("nan"))
+
+    assert replace(RELEASE, **changed) != RELEASE
+    assert replace(RELEASE, number=3) == RELEASE
+    assert replace(RELEASE, confidence=-float("nan")) == withheld
+    assert RELEASE != "a release"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(RELEASE)
+
+
+def test_a_repr_shows_no_array() -> None:
+    assert "0.5" not in repr(RELEASE)
+    assert "number=3" in repr(RELEASE)
+
+
+@given(st.lists(numbers, max_size=300))
+def test_what_is_packed_by_hand_is_what_the_schema_packs(values: list[float]) -> None:
+    by_hand = replace(RELEASE, estimate=fixed_floats(values)).message()
+    by_schema = replace(RELEASE, estimate=NOTHING).message()
+    by_schema.estimate.extend(values)
+
+    assert by_hand.SerializeToString() == by_schema.SerializeToString()

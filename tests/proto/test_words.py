@@ -30,6 +30,19 @@ def test_words_survive_the_wire(word_type: WordType, dimension: int, data: st.Da
     assert sound.tolist() == [True] * len(rows)
 
 
+@pytest.mark.parametrize("word_type", [*LIMITS])
+def test_words_that_are_not_widened_are_the_same_and_cannot_be_written(word_type: WordType) -> None:
+    limit = LIMITS[word_type]
+    rows = np.array([[limit, -limit], [0, -1]], dtype=np.int64)
+
+    encoded = encode_words(rows, word_type)
+    words, _ = decode_words(encoded, word_type, reports=2, dimension=2, widen=False)
+
+    assert words.itemsize == SIZES[word_type]
+    assert words.tolist() == rows.tolist()
+    assert not words.flags.writeable
+
+
 @given(st.integers(1, 70), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_bits_survive_the_wire_eight_to_a_byte(dimension: int, reports: int, random: Any) -> None:
     rows = [[random.getrandbits(1) for _ in range(dimension)] for _ in range(reports)]

@@ -82,7 +82,7 @@ async def filled(store: Store, keys: Path, study: Defined[Study]) -> AsyncIterat
             feature = Feature(name="active", parameters={"period": float(number)})
             asked = define_round(next_round(study, [feature], number=number, on_grid=True))
             await collector.open_round(asked.definition)
-            await collector.submit(
+            await collector.intake.submit(
                 asked.hash,
                 b"".join(REPORT_ID * 15 + bytes([who]) for who in range(len(words))),
                 encode_words(np.array(words).reshape(-1, 1), asked.value.word_type),
@@ -376,14 +376,15 @@ async def test_postgresql_is_copied_into_a_file_and_comes_back_to_either(
     admin("restore", str(backup), "--folder", str(tmp_path / "file"))
     _, said = admin("restore", str(backup), "--config", str(elsewhere), "--json")
 
-    assert json.loads(said)["voided_rounds"] == 1
+    restored = json.loads(said)
+    assert restored["voided_rounds"] == 1
     for where in (["--folder", str(tmp_path / "file")], ["--config", str(elsewhere)]):
         assert admin("verify", *where)[0] == 0
         _, releases = admin("releases", "--json", *where)
         assert [each["sums"] for each in json.loads(releases)] == [[18], []]
     # Numbers that the database gives go on after those that came back.
     store = await DurableStore.open(PostgresDatabase(other))
-    async with filled(store, tmp_path / "more/keys", _renamed(study)):
+    async with filled(store, tmp_path / "more/keys", _renamed(study, restored["mark"])):
         pass
     assert len(json.loads(admin("studies", "--json", "--config", str(elsewhere))[1])) == 2
     (tmp_path / "third").mkdir()
@@ -423,8 +424,8 @@ async def test_copies_made_while_reports_are_counted_are_each_of_one_moment(
     assert 100 <= copied[0].reports <= copied[2].reports <= counted
 
 
-def _renamed(study: Defined[Study]) -> Defined[Study]:
-    return define_study(replace(study.value, name="another"))
+def _renamed(study: Defined[Study], mark: str) -> Defined[Study]:
+    return define_study(replace(study.value, name=f"another {mark}"))
 
 
 def test_nothing_is_restored_over_anything(admin: Admin, folder: Path, tmp_path: Path) -> None:
@@ -525,7 +526,7 @@ async def test_beside_a_running_collector_everything_works_and_is_taken_up(
     assert first == report_pb2.DISPOSITION_ACCEPTED
     assert verified == 0
     assert (rounds[0]["state"], rounds[0]["reports"]) == ("open", 1)
-    assert release.sums == (11,)
+    assert release.sums.tolist() == [11]
     secrets = [*made, analyst_text, credential_file(data).read_text().strip()]
     assert not any(secret in out + err for secret in secrets)
     assert (status, out, err) == (0, "", "")

@@ -14,13 +14,14 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined, define_study
+from demur_proto.asking import next_round
+from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import DemurError, NotFoundError, StateError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_message
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Round
+from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import report_pb2, round_pb2, study_pb2
 from demur_proto.words import encode_words
@@ -68,9 +69,9 @@ class SlowStore(MemoryStore):
         await self._pause()
         return totals
 
-    async def close_round(self, round_hash: bytes) -> Totals:
+    async def close_round(self, round_hash: bytes, *, void: bool = False) -> Totals:
         await self._pause()
-        counting = await super().close_round(round_hash)
+        counting = await super().close_round(round_hash, void=void)
         await self._pause()
         return counting
 
@@ -99,7 +100,7 @@ async def send(
     collector: Collector, asked: Defined[Round], who: Sequence[int], rows: Sequence[Sequence[int]]
 ) -> list[int]:
     words = encode_words(np.array(rows, dtype=np.int64), asked.value.word_type)
-    return await collector.submit(asked.hash, ids(*who), words)
+    return await collector.intake.submit(asked.hash, ids(*who), words)
 
 
 # ---- studies and rounds ----------------------------------------------------------------------
@@ -225,16 +226,31 @@ async def test_a_round_that_contradicts_its_study_is_refused(
         await collector.open_round(message.SerializeToString())
 
 
-async def test_a_round_that_no_message_could_answer_is_refused(
-    collector: Collector, study: Defined[Study], ask: Ask
+async def test_a_round_whose_reports_or_release_would_be_too_large_is_refused(
+    collector: Collector, study: Defined[Study]
 ) -> None:
-    largest = ((1 << 20) - 16) // 4
+    wide = define_study(
+        design_study(
+            name="wide",
+            epsilon=1.0,
+            delta=1e-6,
+            answers=3,
+            minimum_cohort=2,
+            grid_exponent=-7,
+            maximum_dimension=1 << 25,
+        )
+    )
+    await collector.create_study(wide.definition)
+
+    def asked(dimension: int) -> Defined[Round]:
+        return define_round(
+            next_round(wide, [Feature(name="x")], number=1, dimension=dimension, on_grid=True)
+        )
 
     with pytest.raises(UnsupportedError, match="fewer coordinates"):
-        await collector.open_round(ask(1, dimension=largest + 1).definition)
-    await collector.open_round(ask(1, dimension=largest).definition)
-
-    assert collector.rounds_opened(study.hash) == 1
+        await collector.open_round(asked((1 << 24) + 1).definition)
+    assert read_round(asked(1 << 24).definition, study=wide).value.query.value_length == 1 << 24
+    assert collector.rounds_opened(wide.hash) == 0
 
 
 # ---- counting --------------------------------------------------------------------------------
@@ -255,7 +271,7 @@ async def test_a_word_beyond_the_limit_makes_its_own_report_invalid_and_no_other
     release = await collector.close_round(asked.hash)
 
     assert dispositions == [ACCEPTED, INVALID, INVALID, ACCEPTED]
-    assert release.sums == (limit + 7, -limit + 8)
+    assert release.sums.tolist() == [limit + 7, -limit + 8]
 
 
 async def test_the_most_negative_word_there_is_is_invalid_too(
@@ -291,7 +307,7 @@ async def test_lengths_that_do_not_fit_refuse_everything(
     asked = await collector.open_round(ask(1).definition)
 
     with pytest.raises(WireError, match=complaint):
-        await collector.submit(asked.hash, report_ids, words)
+        await collector.intake.submit(asked.hash, report_ids, words)
 
     assert (await collector.totals(asked.hash)).reports == 0
 
@@ -299,14 +315,14 @@ async def test_lengths_that_do_not_fit_refuse_everything(
 async def test_nothing_is_a_frame_of_no_reports(collector: Collector, ask: Ask) -> None:
     asked = await collector.open_round(ask(1).definition)
 
-    assert await collector.submit(asked.hash, b"", b"") == []
+    assert await collector.intake.submit(asked.hash, b"", b"") == []
 
 
 async def test_an_unknown_round_is_not_found(collector: Collector) -> None:
     unknown = b"\x09" * 32
 
     with pytest.raises(NotFoundError, match="there is no round 0909"):
-        await collector.submit(unknown, b"", b"")
+        await collector.intake.submit(unknown, b"", b"")
     with pytest.raises(NotFoundError):
         await collector.totals(unknown)
     with pytest.raises(NotFoundError):
@@ -332,8 +348,22 @@ async def test_resent_bytes_count_once_and_other_bytes_are_a_conflict_and_an_ala
     assert (await collector.totals(asked.hash)).sums.tolist() == [14004]
     alarms = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert [alarm.getMessage() for alarm in alarms] == [
-        "round 1: 1 conflicting reports: other bytes under a known id, or a second id of one device"
+        "round 1: 1 conflicting reports so far: other bytes under a known id, or a second id of one device"
     ]
+
+
+async def test_conflicts_are_an_alarm_each_time_their_number_has_doubled(
+    collector: Collector, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = await collector.open_round(ask(1).definition)
+    await send(collector, asked, [1], [[7001]])
+
+    for _ in range(9):  # whoever floods a collector with them does not flood its log
+        assert await send(collector, asked, [1], [[7002]]) == [CONFLICT]
+
+    alarms = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [alarm.getMessage().split()[2] for alarm in alarms] == ["1", "2", "4", "8"]
+    assert (await collector.totals(asked.hash)).conflicts == 9
 
 
 async def test_a_word_that_changes_only_its_report_is_a_conflict_in_every_coordinate(
@@ -365,7 +395,7 @@ async def test_sums_stay_exact_when_a_round_fills_up_even_with_batches_on_their_
     release = await collector.close_round(asked.hash)
 
     assert sorted(outcomes) == [ACCEPTED] * room + [INVALID] * room
-    assert release.sums == (room * limit,)
+    assert release.sums.tolist() == [room * limit]
     assert release.sums[0] < 1 << 63
 
 
@@ -399,7 +429,7 @@ async def test_after_the_close_every_report_is_too_late_for_ever(
 
     assert late == [[ROUND_CLOSED]] * 4
     assert await collector.close_round(asked.hash) == release
-    assert release.sums == (3,)
+    assert release.sums.tolist() == [3]
 
 
 async def test_closing_twice_at_once_gives_one_release(study: Defined[Study], ask: Ask) -> None:
@@ -446,7 +476,7 @@ async def test_every_accepted_report_is_in_the_release_however_the_close_falls(
 
         release = await collector.release(asked.hash)
 
-        assert release.sums == (sum(accepted),)
+        assert release.sums.tolist() == [sum(accepted)]
         assert release.reports == 2 + len(accepted)
 
 
@@ -461,7 +491,7 @@ async def test_below_the_minimum_cohort_nothing_of_the_sums_gets_out(
 
     assert release.withheld is Withheld.BELOW_MINIMUM_COHORT
     assert release.reports == 1
-    assert (release.sums, release.estimate) == ((), ())
+    assert (release.sums.size, release.estimate.size) == (0, 0)
     message = release.message()
     assert (message.sums, list(message.estimate)) == (b"", [])
     told = repr(release) + repr(message) + repr(message.SerializeToString()) + caplog.text
@@ -712,7 +742,7 @@ async def test_no_word_id_digest_or_sum_appears_in_the_logs(
     await send(collector, asked, [1], [[1 << 30]])
     for mistake in (bytes(3), ids(*who)):
         with pytest.raises(DemurError):
-            await collector.submit(asked.hash, mistake, payloads[0] * 2)
+            await collector.intake.submit(asked.hash, mistake, payloads[0] * 2)
     await collector.close_round(asked.hash)
 
     assert "conflicting reports" in caplog.text

@@ -146,7 +146,7 @@ async def test_after_a_kill_and_after_a_stop_it_goes_on_where_it_was(
 
     assert (first, again, second) == (ACCEPTED, DUPLICATE, ACCEPTED)
     assert status == 0
-    assert (release.reports, release.sums) == (2, (12,))
+    assert (release.reports, release.sums.tolist()) == (2, [12])
     assert following.value.number == 2
 
 
@@ -278,11 +278,16 @@ def test_a_second_collector_on_a_folder_or_a_store_is_refused_in_one_line(tmp_pa
     with serving(tmp_path / "one"):
         same_folder = parsed("serve", "--folder", f"{tmp_path}/one")
         same_store = parsed("serve", "--folder", f"{tmp_path}/two", "--config", config)
+        (tmp_path / "three").mkdir()
+        (tmp_path / "three/store.sqlite").symlink_to(tmp_path / "one/store.sqlite")
+        by_another_name = parsed("serve", "--folder", f"{tmp_path}/three")
 
         with pytest.raises(StateError, match=r"one is in use by another collector; stop that one"):
             same_folder.run(same_folder)
         with pytest.raises(StateError, match=r"store\.sqlite is in use by another collector"):
             same_store.run(same_store)
+        with pytest.raises(StateError, match=r"one/store\.sqlite is in use by another collector"):
+            by_another_name.run(by_another_name)
 
 
 @pytest.mark.parametrize("option", ["--port", "--analyst-port"])
@@ -317,6 +322,18 @@ def newer(path: Path) -> list[str]:
     return ["--folder", str(path)]
 
 
+def open_to_writers(path: Path) -> list[str]:
+    path.joinpath("shared").mkdir()
+    path.joinpath("shared").chmod(0o775)
+    return ["--folder", f"{path}/shared"]
+
+
+def store_gone(path: Path) -> list[str]:
+    path.joinpath("keys").mkdir(mode=0o700)
+    path.joinpath("keys/master.key").write_bytes(bytes(32))
+    return ["--folder", str(path)]
+
+
 def no_database(path: Path) -> list[str]:
     path.joinpath("store.sqlite").write_bytes(b"no database at all, " * 100)
     return ["--folder", str(path)]
@@ -336,6 +353,8 @@ def no_certificate(path: Path) -> list[str]:
     [
         (unusable, StorageError, "nothing can be kept in .*; name another folder"),
         (open_to_others, StorageError, "holds keys and is open to others; chmod 700 it"),
+        (open_to_writers, StorageError, "others may write to .*; chmod go-w it"),
+        (store_gone, StateError, "the store .* is gone and its key is here; put it back, restore"),
         (newer, UnsupportedError, "has schema 9999, which this version does not know"),
         (no_database, StorageError, "not a database; restore a backup"),
         (no_postgres, StorageError, "PostgreSQL none at 127.0.0.1 is out of reach"),

@@ -16,22 +16,28 @@ import pytest
 
 from demur_client.connection import connected
 from demur_proto.credentials import DeviceCredential, read_token
-from demur_proto.definition import Defined
+from demur_proto.definition import Defined, define_study, read_round
 from demur_proto.errors import DemurError, ParameterError, StorageError
+from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import design_study
 from demur_server.admin import make_tokens
 from demur_server.analyst import Analyst, list_studies
 from demur_server.ask_command import add_commands
 from demur_server.choosing import read_features
+from demur_server.question import Question
+from demur_server.store.records import kept_rounds
 from demur_server.store.side_door import sqlite_door
 from serve_kit import DEADLINE_S, Server, answer, enrolled, serving, start
 
+K = ("--categories", "4")
 NEW = ("--minimum-cohort", "2", "--grid-exponent", "-7", "--answers", "3", "--on-grid")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("ask") / "data") as made:
+    # It serves this whole module, which may take long on a busy machine.
+    with serving(tmp_path_factory.mktemp("ask") / "data", longest_s=120.0) as made:
         yield made
 
 
@@ -51,20 +57,32 @@ async def asked(server: Server, *words: str) -> tuple[int, str, str]:
 
 
 async def answered(
-    server: Server, pair: list[DeviceCredential], name: str, *words: str, rounds: int = 0
+    server: Server,
+    pair: list[DeviceCredential],
+    name: str,
+    *options: str,
+    rounds: int = 0,
+    words: tuple[int, int] = (64, 128),
 ) -> tuple[int, str, str]:
-    """`demur ask` while two devices answer 64 and 128 grid steps to the round after these."""
+    """`demur ask` while two devices answer these words to the round after these."""
     result: list[tuple[int, str, str]] = []
 
     async def ask() -> None:
-        result.append(await asked(server, *words))
+        result.append(await asked(server, *options))
 
     async with connected(server.devices) as channel, anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         study = await fixed(server, name)
-        for device, word in zip(pair, (64, 128), strict=True):
+        for device, word in zip(pair, words, strict=True):
             await answer(channel, device, study, word=word, after_round=rounds)
     return result[0]
+
+
+async def listed_rounds(server: Server, name: str) -> tuple[int, str, str]:
+    """`demur admin rounds --json`."""
+    process = start("admin", "rounds", "--json", "--study", name, "--folder", str(server.folder))
+    out, err = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=DEADLINE_S))
+    return process.returncode, out, err
 
 
 async def fixed(server: Server, name: str) -> Defined[Any]:
@@ -106,6 +124,58 @@ async def test_a_round_without_enough_reports_says_that_it_stays_open(server: Se
     assert err == "error: round 1 did not get 2 reports within 0.2 s; it stays open\n"
 
 
+async def test_a_histogram_makes_its_study_and_is_counted_by_category(
+    server: Server, pair: list[DeviceCredential]
+) -> None:
+    question = ("app", "period=3", "--study", "apps", "--categories", "4", "--mechanism", "krr")
+    new = ("--minimum-cohort", "2", "--epsilon", "8", "--answers", "2")
+
+    status, out, err = await answered(server, pair, "apps", *question, *new, words=(1, 4))
+    options = ("--question-epsilon", "0.5", "--json")
+    again, as_json, _ = await answered(
+        server, pair, "apps", *question, *options, rounds=1, words=(3, 3)
+    )
+    _, listed, _ = await listed_rounds(server, "apps")
+
+    assert (status, again, err) == (0, 0, "")
+    assert out.splitlines()[0] == "app period=3:"
+    shown = [line.split(":")[0].strip() for line in out.splitlines()[1:5]]
+    assert shown == [f"category {at}" for at in range(4)]
+    assert "95% interval for the number of people in each, of those whose devices could" in out
+    assert "(8, 1e-06)-differential privacy" in out
+    release = json.loads(as_json)
+    assert (release["round"], release["reports"], len(release["estimate"])) == (2, 2, 4)
+    assert max(release["estimate"]) == release["estimate"][2]  # symbol 3 is category 2
+    lines = json.loads(listed)
+    assert [(each["asks"], each["estimates"]) for each in lines] == [
+        ("histogram: app period=3", 4)
+    ] * 2
+
+
+async def test_without_an_epsilon_of_its_own_a_histogram_costs_its_part_of_the_budget(
+    server: Server,
+) -> None:
+    words = ("app", "--study", "parts", "--categories", "8", "--mechanism", "oue")
+    new = ("--minimum-cohort", "2", "--answers", "3", "--timeout", "0.1")
+
+    status, _, err = await asked(server, *words, *new)
+    async with Analyst.resume(server.analysts, "parts", credential=server.analyst) as analyst:
+        study = analyst.study.value
+    largest = epsilon_for_answers(study, mechanism=Randomiser.OUE, categories=8, answers=3)
+
+    assert (status, err[:14]) == (1, "error: round 1")
+    assert (study.view, study.measure, study.maximum_dimension) == ("local", "zcdp", 8)
+    with sqlite_door(server.folder / "store.sqlite") as door, door.looking() as sql:
+        [kept] = [
+            read_round(each.definition, study=analyst.study).value
+            for each in kept_rounds(sql, shard=0)
+            if each.study_hash == analyst.study.hash
+        ]
+    assert isinstance(kept.query, Histogram)
+    assert kept.query.epsilon == largest
+    assert 3 * kept.weight <= study.budget_units < 4 * kept.weight
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -130,6 +200,24 @@ async def test_a_question_that_cannot_be_put_ends_in_one_line(
         (["active", "period=x"], ParameterError, r"^parameter period must be a number, got 'x'"),
         (["active", "--credential", "none"], StorageError, "the credential none cannot be read"),
         (["active", "--key", "none"], ParameterError, r"^--ca must be given with"),
+        (["active", "--timeout", "nan"], ParameterError, r"^--timeout must be a finite number > 0"),
+        (["active", "--timeout", "0"], ParameterError, r"^--timeout must be a finite number > 0"),
+        (["active", "--reports", "-1"], ParameterError, r"^--reports must be an integer >= 0"),
+        (["active", "--view", "all"], ParameterError, "^--view must be local or aggregate"),
+        (["active", "--answers", "0"], ParameterError, "^--answers must be an integer >= 1"),
+        (["active", "--mechanism", "oue"], ParameterError, "given with --categories only"),
+        (["app", *K, "--clip", "2"], ParameterError, "^--clip must be left out with it"),
+        (["app", *K, "--on-grid"], ParameterError, "^--on-grid must be left out with it"),
+        (["app", *K, "--dimension", "4"], ParameterError, "^--dimension must be left out"),
+        (["app", "other", *K], ParameterError, "^question must be one feature, which gives"),
+        (["app", "--categories", "1"], ParameterError, "^--categories must be an integer >= 2"),
+        (["app", *K, "--mechanism", "rr"], ParameterError, "^--mechanism must be krr or sue or"),
+        (["app", *K, "--question-epsilon", "0"], ParameterError, "^--question-epsilon must be a f"),
+        (
+            ["app", *K, "--question-epsilon", "1", "--answers", "3"],
+            ParameterError,
+            "^--answers must be left out with --question-epsilon",
+        ),
         (["active"], ParameterError, r"^--target must be given, as no collector runs on the fol"),
     ],
 )
@@ -155,6 +243,39 @@ async def test_a_study_keeps_its_contract(server: Server) -> None:
     status, _, err = await asked(server, "active", "--study", "kept", "--epsilon", "2")
 
     assert (status, err) == (2, "error: --epsilon must be 1.0, as the study 'kept' says, got 2.0\n")
+
+
+APPS = design_histogram_study(name="apps", epsilon=1.0, delta=1e-6, minimum_cohort=2, categories=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"view": "aggregate"}, "^--view must be local with --categories, got "),
+        ({"measure": "gdp"}, "^--measure must be zcdp with --categories, got "),
+        ({"maximum_dimension": 3}, "^--maximum-dimension must be 4 categories, got 3"),
+        ({"policy": "clip"}, "policy"),
+    ],
+)
+def test_a_new_study_of_histograms_is_not_told_what_it_cannot_be(
+    given: dict[str, object], said: str
+) -> None:
+    options = {"categories": 4, "minimum_cohort": 2, **given}
+
+    question = Question.read([Feature(name="app")], options)
+
+    with pytest.raises(ParameterError, match=said):
+        question.study([], "new")
+
+
+def test_to_a_study_of_histograms_a_question_may_say_how_many_answers_it_leaves_room_for() -> None:
+    found = [define_study(APPS)]
+    question = Question.read([Feature(name="app")], {"categories": 4, "answers": 7, "epsilon": 1.0})
+    other = Question.read([Feature(name="app")], {"categories": 4, "epsilon": 2.0})
+
+    assert question.study(found, "apps") == APPS
+    with pytest.raises(ParameterError, match=r"^--epsilon must be 1.0, as the study 'apps' says"):
+        other.study(found, "apps")
 
 
 def test_features_are_read_with_their_parameters() -> None:
@@ -188,7 +309,7 @@ with open_notebook(target, study, credential=secret) as notebook:
     estimates, errors = release.array()
     print(estimates.tolist(), errors.shape, errors[0] == release.standard_error[0])
     for seen in notebook.watch():
-        print(seen.number, seen.sums)
+        print(seen.number, tuple(seen.sums.tolist()))
         break
 with open_notebook(target, sys.argv[2], credential=secret) as notebook:
     print(notebook.open(x, on_grid=True).value.number)
@@ -196,6 +317,39 @@ with open_notebook(target, sys.argv[2], credential=secret) as notebook:
         notebook.ask(x, on_grid=True, timeout_s=0.1)
     except DemurError as error:
         print(error)
+"""
+HISTOGRAM = """
+import threading, asyncio
+from demur_proto.histograms import design_histogram_study
+from demur_proto.round import Randomiser
+study = design_histogram_study(
+    name=sys.argv[2], epsilon=8.0, delta=1e-6, minimum_cohort=2, categories=4
+)
+how = dict(categories=4, mechanism=Randomiser.KRR, epsilon=0.5)
+
+async def cell():  # a notebook has a loop of its own
+    with open_notebook(target, study, credential=secret) as notebook:
+        release = notebook.ask_histogram(x, **how)
+        print(len(release.estimate), release.reports)
+        print(notebook.open_histogram(x, **how).value.number)
+        numbers = []
+        threads = [
+            threading.Thread(
+                target=lambda: numbers.append(notebook.open_histogram(x, **how).value.number)
+            )
+            for _ in range(4)
+        ]
+        for each in threads: each.start()
+        for each in threads: each.join()
+        print(sorted(numbers))
+        for wrong in (dict(reports=-1), dict(timeout_s=float("nan")), dict(timeout_s=0)):
+            try:
+                notebook.ask_histogram(x, **how, **wrong)
+            except DemurError as error:
+                print(error)
+        print(notebook.open_histogram(x, **how).value.number)
+
+asyncio.run(cell())
 """
 INTERRUPTED = """
 with open_notebook(target, study, credential=secret) as notebook:
@@ -239,6 +393,28 @@ async def test_a_notebook_asks_watches_and_goes_on_without_a_loop_of_its_own(
         "1 (192,)",
         "2",
         "round 3 did not get 2 reports within 0.1 s; it stays open",
+    ]
+
+
+async def test_a_notebook_asks_histograms_inside_a_running_loop_and_from_many_threads(
+    server: Server, pair: list[DeviceCredential]
+) -> None:
+    process = notebook(server, "counts", HISTOGRAM)
+    async with connected(server.devices) as channel:
+        study = await fixed(server, "counts")
+        for device in pair:
+            await answer(channel, device, study, word=1)
+    out, err = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=DEADLINE_S))
+
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines() == [
+        "4 2",
+        "2",
+        "[3, 4, 5, 6]",
+        "reports must be an integer >= 0 and <= 9223372036854775807, got -1",
+        "timeout_s must be a finite number > 0, got nan",
+        "timeout_s must be a finite number > 0, got 0",
+        "7",
     ]
 
 

@@ -1,5 +1,6 @@
 """The configuration of a collector."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def test_every_key_is_read_and_paths_start_from_the_folder_of_the_file(tmp_path:
         folder = "data"
         access = "credentials"
         drain_s = 3
+        large_reports_mib = 40
 
         [store]
         postgres = "postgresql://me@db/demur"
@@ -56,6 +58,7 @@ def test_every_key_is_read_and_paths_start_from_the_folder_of_the_file(tmp_path:
 
     assert config.folder == tmp_path / "data"
     assert (config.drain_s, config.store.shard, config.store.shards) == (3, 1, 4)
+    assert config.large_reports_mib == 40
     assert (config.listen.host, config.listen.port) == ("0.0.0.0", 7001)
     assert (config.listen.analyst_host, config.listen.analyst_port) == ("127.0.0.1", 7002)
     assert config.tls.certificate == tmp_path / "server.pem"
@@ -89,6 +92,7 @@ def test_what_the_command_line_says_goes_before_the_file(tmp_path: Path) -> None
         ("access = 'none'", r"^access in .* must be credentials or open, got 'none'"),
         ("insecure_plaintext = 1", r"^insecure_plaintext in .* must be true or false, got 1"),
         ("drain_s = 9", r"^drain_s in .* <= 8, got 9"),
+        ("large_reports_mib = 0", r"^large_reports_mib in .* >= 1 .*, got 0"),
         ("[limits]\nall_calls = 0", r"^limits\.all_calls in .* >= 1, got 0"),
         ("[store]\nshards = 2", r"^store\.shards in .* must be 1 without store\.postgres, got 2"),
         ("[store]\npostgres = 'x'\nshard = 1", r"^store\.shard in .* <= 0, got 1"),
@@ -156,3 +160,36 @@ def test_an_error_on_the_command_line_is_not_blamed_on_the_file(
 ) -> None:
     with pytest.raises(ParameterError, match=rf"^{key} on the command line must be"):
         load_config(file(tmp_path, ""), overrides={key: value})
+
+
+@pytest.mark.parametrize("key", ["folder", "store.sqlite", "tls.certificate"])
+def test_an_empty_path_is_not_the_folder_of_the_file(key: str, tmp_path: Path) -> None:
+    table, _, name = key.rpartition(".")
+    text = f"[{table}]\n{name} = ''" if table else f"{name} = ''"
+
+    with pytest.raises(ParameterError, match=f"^{key} in .* must be 1 to 4096 printable"):
+        load_config(file(tmp_path, text))
+
+
+def test_a_key_cannot_be_given_twice_by_way_of_quotes(tmp_path: Path) -> None:
+    text = "'store.shards' = 2\n[store]\npostgres = 'postgresql://me@db/x'\nshards = 3"
+
+    with pytest.raises(
+        ParameterError, match=r"did you mean store\.shards\?\), got 'store\.shards'"
+    ):
+        load_config(file(tmp_path, text))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="has no such files")
+def test_what_is_no_file_or_endless_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    large = file(tmp_path, "#" * (1 << 20) + "\n")
+
+    for path, said in (
+        (tmp_path / "pipe", "it is no file"),
+        (Path("/dev/zero"), "it is no file"),
+        (tmp_path, "it is a folder"),
+        (large, "of at most 1 MiB"),
+    ):
+        with pytest.raises(ParameterError, match=f"^--config must be a TOML file.*{said}"):
+            load_config(path)

@@ -14,8 +14,15 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from demur_proto import errors
-from demur_proto.errors import DemurError, NotFoundError, ParameterError, StateError, WireError
-from demur_proto.status import STATUS
+from demur_proto.errors import (
+    DemurError,
+    NotFoundError,
+    ParameterError,
+    StateError,
+    StorageError,
+    WireError,
+)
+from demur_proto.status import STATUS, TROUBLE
 from demur_server.access import ANYBODY, Caller, MetadataItems, OpenAccess
 from demur_server.door import Door, Limits
 from demur_server.interceptor import Guard
@@ -256,7 +263,21 @@ def test_the_table_has_a_status_for_every_error_of_ours() -> None:
     assert set(OURS) - {DemurError} == set(STATUS)
 
 
-@pytest.mark.parametrize("kind", STATUS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("text", "logged"), [("the store is in trouble: db7", 0), ("key x", 1)])
+async def test_what_is_wrong_with_a_store_is_for_its_operator_only(
+    text: str, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with planted(kinds(lambda: StorageError(text))) as channel:
+        error = await failure(channel, METHODS[0])
+
+    assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, TROUBLE)
+    messages = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
+    assert messages == [f"a call ended: {text}"] * logged
+
+
+@pytest.mark.parametrize(
+    "kind", [each for each in STATUS if each is not StorageError], ids=lambda kind: kind.__name__
+)
 async def test_an_error_of_ours_becomes_its_status_with_its_text(
     kind: type[DemurError], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -155,7 +155,7 @@ async def test_sums_that_a_release_withholds_are_nowhere(
     release = make_release(STUDY, ASKED, totals.sums.tolist(), reports=1)
     await store.add_release(release)
 
-    assert release.sums == ()
+    assert release.sums.tolist() == []
     assert found(place.path, stored) == 0
 
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -159,6 +160,128 @@ async def test_things_are_done_in_the_order_in_which_they_were_asked_for() -> No
     await made.stop(lambda: order.append("last"))
 
     assert order == [[b"\x00", b"\x01"], 2, [b"\x03", b"\x04"], 5, [b"\x06"], "last"]
+
+
+class Slow:
+    """Counts nothing, when it is let."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.groups: list[int] = []
+
+    def count(self, admissions: Sequence[Admission]) -> list[Outcome]:
+        self.groups.append(len(admissions))
+        self.gate.wait()
+        return [[ACCEPTED] * len(each.batch.report_ids) for each in admissions]
+
+
+def weighing(words: int, *, reports: int = 1) -> Admission:
+    """Reports of so many words each, which take no memory."""
+    one = batch(sent(1))
+    rows = np.broadcast_to(np.zeros(1, dtype=np.int64), (reports, words))
+    return Admission(
+        round_hash=b"round", batch=replace(one, report_ids=one.report_ids * reports, words=rows)
+    )
+
+
+async def asked_for(made: Writer, *admissions: Admission) -> list["asyncio.Task[list[int] | None]"]:
+    """Hand them in, in order, and wait for none."""
+    tasks = [asyncio.ensure_future(made.admit(each)) for each in admissions]
+    await asyncio.sleep(0.02)
+    return tasks
+
+
+async def test_a_store_that_closes_waits_for_no_company() -> None:
+    slow = Slow()
+    made = Writer(slow.count, patience_s=lambda _: 60.0)
+    first = await asked_for(made, weighing(1))
+    rest = await asked_for(made, weighing(1), weighing(1))
+    slow.gate.set()
+    await asyncio.sleep(0.05)
+    gathering = list(slow.groups)
+
+    with anyio.fail_after(5):
+        await made.stop(lambda: None)
+        told = [await each for each in (*first, *rest)]
+
+    assert gathering == [1]
+    assert slow.groups == [1, 2]
+    assert told == [[ACCEPTED]] * 3
+
+
+async def test_a_call_is_not_kept_waiting_by_reports_that_wait_for_company() -> None:
+    slow = Slow()
+    made = Writer(slow.count, patience_s=lambda _: 60.0)
+    await asked_for(made, weighing(1))
+    await asked_for(made, weighing(1), weighing(1))
+    slow.gate.set()
+
+    with anyio.fail_after(5):
+        assert await made.call(lambda: "done") == "done"
+
+    assert slow.groups == [1, 2]
+    await made.stop(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "full",
+    [weighing(10**7), weighing(1, reports=writer.GROUP_REPORTS), weighing(writer.GROUP_WORDS)],
+)
+async def test_a_full_group_waits_for_no_company(full: Admission) -> None:
+    slow = Slow()
+    made = Writer(slow.count, patience_s=lambda _: 60.0)
+    await asked_for(made, weighing(1))
+    rest = await asked_for(made, full, full)
+    slow.gate.set()
+
+    with anyio.fail_after(5):
+        told = [await each for each in rest]
+
+    assert slow.groups == [1, 1, 1]
+    assert told == [[ACCEPTED] * full.batch.words.shape[0]] * 2
+    await made.stop(lambda: None)
+
+
+async def test_what_is_too_much_is_put_off_until_there_is_room_and_one_report_always_fits() -> None:
+    slow = Slow()
+    made = Writer(slow.count)
+    enormous = weighing(writer.WAITING_WORDS + 1)
+
+    [alone] = await asked_for(made, enormous)
+    put_off = [await made.admit(each) for each in (weighing(1), enormous)]
+    slow.gate.set()
+    counted = await alone
+    await asyncio.sleep(0.02)
+
+    assert put_off == [None, None]
+    assert counted == [ACCEPTED]
+    assert await made.admit(enormous) == [ACCEPTED]
+    await made.stop(lambda: None)
+
+
+@pytest.mark.parametrize("how", ["counted", "failed", "cancelled"])
+async def test_room_is_given_back_however_reports_end(how: str) -> None:
+    slow = Slow()
+
+    def count(admissions: Sequence[Admission]) -> list[Outcome]:
+        slow.count(admissions)
+        if how == "failed":
+            raise ValueError("a bug")
+        return [[ACCEPTED] * len(each.batch.report_ids) for each in admissions]
+
+    made = Writer(count)
+    much = weighing(1, reports=writer.WAITING_REPORTS // 2)
+    tasks = await asked_for(made, much, much)
+    assert await made.admit(weighing(1)) is None
+    if how == "cancelled":
+        for each in tasks:
+            each.cancel()
+    slow.gate.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await made.call(lambda: None)  # behind all of them
+
+    assert (made._waiting_reports, made._waiting_words) == (0, 0)
+    await made.stop(lambda: None)
 
 
 async def test_what_was_begun_is_finished_before_a_store_closes(quick_path: Path) -> None:

@@ -48,7 +48,7 @@ async def ask_all(session: Session) -> list[Release]:
     """Every mechanism once; how much each next round costs depends on the last release."""
     releases: list[Release] = []
     for period, mechanism in enumerate(Randomiser, start=1):
-        last = releases[-1].estimate[0] if releases and releases[-1].estimate else 0.0
+        last = releases[-1].estimate[0] if releases and releases[-1].estimate.size else 0.0
         epsilon = epsilon_for_answers(
             session.study.value,
             mechanism=mechanism,
@@ -118,7 +118,7 @@ async def test_silent_devices_leave_gaps() -> None:
     reports = [release.reports for release in releases]
     assert reports[0] == DEVICES
     assert reports[-1] == 0  # nobody can pay any more
-    assert (releases[-1].estimate, releases[-1].half_width) == ((), ())
+    assert (releases[-1].estimate.size, releases[-1].half_width.size) == (0, 0)
 
 
 @pytest.mark.parametrize("fidelity", ["cohort", "processes"])

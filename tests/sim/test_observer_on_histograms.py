@@ -122,7 +122,7 @@ async def visited(mechanism: Randomiser) -> Messages:
     recorder = Recorder(devices=DEVICES)
     with anyio.fail_after(DEADLINE_S):
         async with (
-            served(Collector(MemoryStore())) as ports,
+            served(Collector(MemoryStore(), open_access=True)) as ports,
             Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
             connected(f"127.0.0.1:{ports.collector}") as channel,
             anyio.create_task_group() as tasks,

@@ -5,23 +5,27 @@ refusal multiplies the words by zero; only then is anything random drawn around 
 report takes the same path as any other, whatever the mechanism.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Values, Vector, Words, fixed_floats
 from demur_proto.noise import Sampler
 
 CONFIDENCE = 0.95  #: of the intervals around estimates
 TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Estimate:
-    """What the sums of one round say about the people who contributed."""
+    """What the sums of one round say about the people who contributed: arrays, read-only."""
 
-    estimate: tuple[float, ...]  #: per coordinate, data units
-    standard_error: tuple[float, ...]  #: per coordinate, or one that all share; data units
-    half_width: tuple[float, ...]  #: likewise: the interval is estimate ± this, data units
+    estimate: Vector = field(repr=False)  #: per coordinate, data units
+    standard_error: Vector = field(repr=False)  #: per coordinate, or one that all share; likewise
+    half_width: Vector = field(repr=False)  #: likewise: the interval is estimate ± this
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            object.__setattr__(self, name, fixed_floats(getattr(self, name)))
 
 
 class Mechanism(Protocol):

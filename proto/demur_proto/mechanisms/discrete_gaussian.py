@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
@@ -126,7 +128,11 @@ class DiscreteGaussianLinear:
         plain = self.grid.estimate(sums, reports=reports)
         error = math.sqrt(self.variance(reports=reports))
         width = TWO_SIDED_QUANTILE * error + self.grid.clipping_bias(reports)
-        return Estimate(estimate=plain.estimate, standard_error=(error,), half_width=(width,))
+        return Estimate(
+            estimate=plain.estimate,
+            standard_error=np.array([error]),
+            half_width=np.array([width]),
+        )
 
     def variance(self, *, reports: int) -> float:
         """Variance of each coordinate of the estimate, data units².

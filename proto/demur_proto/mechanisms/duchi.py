@@ -160,7 +160,9 @@ class DuchiMean:
         within = max(-reports, min(total, reports))
         error = math.sqrt(self.variance(within**2 / reports, reports=reports))
         return Estimate(
-            estimate=(total,), standard_error=(error,), half_width=(TWO_SIDED_QUANTILE * error,)
+            estimate=np.array([total]),
+            standard_error=np.array([error]),
+            half_width=np.array([TWO_SIDED_QUANTILE * error]),
         )
 
     def variance(self, squares: float, *, reports: int) -> float:

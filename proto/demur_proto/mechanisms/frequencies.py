@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from demur_proto.arrays import Integers, Words
+from demur_proto.arrays import Integers, Vector, Words
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
@@ -34,7 +34,7 @@ class Frequencies:
 
     >>> honest = Frequencies(own=Fraction(3, 4), other=Fraction(1, 4))
     >>> honest.estimate(np.array([60, 40]), reports=100).estimate
-    (70.0, 30.0)
+    array([70., 30.])
     """
 
     own: Fraction  #: p
@@ -78,14 +78,13 @@ class Frequencies:
             raise ParameterError("supports", "a larger or negative count", f"within 0..{reports}")
         # nq and p − q are correctly rounded once each: an error of n/2^53 beside a standard error of
         # √(nq(1 − q)) or more.
-        counts = (supports - float(reports * self.other)) / float(self.own - self.other)
+        shift, gap = float(reports * self.other), float(self.own - self.other)
+        counts: Vector = (supports.astype(np.float64) - shift) / gap
         own, other = self._variances
         held = np.clip(counts, 0.0, float(reports))
         errors = np.sqrt(held * own + (reports - held) * other)
         return Estimate(
-            estimate=tuple(counts.tolist()),
-            standard_error=tuple(errors.tolist()),
-            half_width=tuple((TWO_SIDED_QUANTILE * errors).tolist()),
+            estimate=counts, standard_error=errors, half_width=TWO_SIDED_QUANTILE * errors
         )
 
     @property

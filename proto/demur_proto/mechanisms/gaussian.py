@@ -1,7 +1,7 @@
 """Linear queries with rounded Gaussian noise, on an integer grid."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -37,12 +37,17 @@ class GaussianLinear:
     sigma: float  #: full noise of the view, data units
     shares: int  #: how many devices split it; 1 in view local
     on_grid: bool  #: every possible value is a multiple of γ, and none is ever shrunk
+    #: Largest magnitude of a word that the server accepts: ⌊(C + 40σ_i)/γ⌋. Worked out once, since it
+    #: takes exact fractions and every report is held against it.
+    word_limit: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         check_positive("sigma", self.sigma)
         check_integer("shares", self.shares, 1, (1 << 31) - 1)
         squared_radius(self.clip, self.grid_exponent)
+        reach = Fraction(self.clip) + WORD_LIMIT_SIGMAS * Fraction(self.share_sigma)
+        object.__setattr__(self, "word_limit", int(reach / grid_step(self.grid_exponent)))
         if self.word_limit > WordType.INT64.limit:
             raise ParameterError(
                 "grid_exponent", self.grid_exponent, "coarser: words would not fit 64 bits"
@@ -114,12 +119,6 @@ class GaussianLinear:
     def report_mu(self) -> float:
         """μ of one report on its own, at the full clip: C/σ_i. In view aggregate that is large."""
         return self.clip / self.share_sigma
-
-    @property
-    def word_limit(self) -> int:
-        """Largest magnitude of a word that the server accepts: (C + 40σ_i)/γ."""
-        reach = Fraction(self.clip) + WORD_LIMIT_SIGMAS * Fraction(self.share_sigma)
-        return int(reach / grid_step(self.grid_exponent))
 
     def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
         """Device half, before the decision: values [n, d] to the grid.
@@ -231,14 +230,16 @@ class GaussianLinear:
         return sampler.gaussian(self.noise_steps, reports=reports, dimension=self.dimension)
 
     def valid(self, reports: Words) -> Flags:
-        """Server half: which reports [n, d] hold only words up to the limit [n]."""
+        """Server half: which reports [n, d] hold only words up to the limit [n], of any width."""
         limit = self.word_limit
+        if not reports.size or (reports.max() <= limit and reports.min() >= -limit):
+            return np.ones(len(reports), dtype=np.bool_)  # nearly always, and quickly known
         inside: Flags = np.all((reports >= -limit) & (reports <= limit), axis=1)
         return inside
 
     def tally(self, reports: Words) -> Integers:
-        """Server half: the sum of valid reports [d]; exact."""
-        sums: Integers = reports.sum(axis=0)
+        """Server half: the sum of valid reports [d], whose words may be of any width; exact."""
+        sums: Integers = reports.sum(axis=0, dtype=np.int64)
         return sums
 
     def charge_gdp(self, squared_norm: int) -> float:
@@ -320,9 +321,9 @@ class GaussianLinear:
         check_integer("reports", reports, 1, (1 << 53))
         error = self.standard_error(reports)
         return Estimate(
-            estimate=tuple(math.ldexp(int(total), self.grid_exponent) for total in sums),
-            standard_error=(error,),
-            half_width=(TWO_SIDED_QUANTILE * error + self.clipping_bias(reports),),
+            estimate=np.ldexp(sums.astype(np.float64), self.grid_exponent),
+            standard_error=np.array([error]),
+            half_width=np.array([TWO_SIDED_QUANTILE * error + self.clipping_bias(reports)]),
         )
 
 

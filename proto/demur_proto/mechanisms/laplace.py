@@ -184,9 +184,9 @@ class LaplaceSum:
             raise ParameterError("sums", f"{sums.dtype} {sums.shape}", "an integer of shape [1]")
         error = math.sqrt(self.variance(reports=reports))
         return Estimate(
-            estimate=(math.ldexp(int(sums[0]), self.grid_exponent),),
-            standard_error=(error,),
-            half_width=(TWO_SIDED_QUANTILE * error,),
+            estimate=np.array([math.ldexp(int(sums[0]), self.grid_exponent)]),
+            standard_error=np.array([error]),
+            half_width=np.array([TWO_SIDED_QUANTILE * error]),
         )
 
     def variance(self, *, reports: int) -> float:

@@ -156,9 +156,9 @@ class PiecewiseMean:
         squares = min(max(spread / self.reach**2, 0.0), float(reports))
         error = math.sqrt(self.variance(squares, reports=reports))
         return Estimate(
-            estimate=(float(sums[0]) / 2 * scale,),
-            standard_error=(error,),
-            half_width=(TWO_SIDED_QUANTILE * error,),
+            estimate=np.array([float(sums[0]) / 2 * scale]),
+            standard_error=np.array([error]),
+            half_width=np.array([TWO_SIDED_QUANTILE * error]),
         )
 
     def variance(self, squares: float, *, reports: int) -> float:

@@ -132,9 +132,9 @@ class PrivUnit:
         spread = np.maximum(np.einsum("nd,nd->d", reports, reports) - total**2 / count, 0.0)
         errors = np.sqrt(spread * count / (count - 1)) / self.mean_cosine
         return Estimate(
-            estimate=tuple((total / self.mean_cosine).tolist()),
-            standard_error=tuple(errors.tolist()),
-            half_width=tuple((TWO_SIDED_QUANTILE * errors).tolist()),
+            estimate=total / self.mean_cosine,
+            standard_error=errors,
+            half_width=TWO_SIDED_QUANTILE * errors,
         )
 
     def variance(self, directions: int, *, reports: int) -> float:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from demur_proto.v1 import report_pb2 as demur__proto_dot_v1_dot_report__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x65mur_proto/v1/collector.proto\x12\x0e\x64\x65mur_proto.v1\x1a\x1b\x64\x65mur_proto/v1/report.proto\"F\n\x0c\x45nrolRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\"2\n\rEnrolResponse\x12\x11\n\tdevice_id\x18\x01 \x01(\x0c\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\"?\n\x0fGetStudyRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nstudy_hash\x18\x02 \x01(\x0c\"&\n\x10GetStudyResponse\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"?\n\x0fGetModelRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_hash\x18\x02 \x01(\x0c\"!\n\x10GetModelResponse\x12\r\n\x05piece\x18\x01 \x01(\x0c\"J\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nstudy_hash\x18\x02 \x01(\x0c\x12\x13\n\x0b\x61\x66ter_round\x18\x03 \x01(\r\"3\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06rounds\x18\x02 \x01(\r\"!\n\x0bOpenedRound\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"k\n\x0cVisitRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x15.demur_proto.v1.HelloH\x00\x12(\n\x06report\x18\x02 \x01(\x0b\x32\x16.demur_proto.v1.ReportH\x00\x42\t\n\x07message\"\xa7\x01\n\rVisitResponse\x12*\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.WelcomeH\x00\x12\x33\n\x0copened_round\x18\x02 \x01(\x0b\x32\x1b.demur_proto.v1.OpenedRoundH\x00\x12*\n\x07receipt\x18\x03 \x01(\x0b\x32\x17.demur_proto.v1.ReceiptH\x00\x42\t\n\x07message\"v\n\x13SubmitFramesRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x15.demur_proto.v1.HelloH\x00\x12,\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x1b.demur_proto.v1.ReportFrameH\x00\x42\t\n\x07message\"\xb3\x01\n\x14SubmitFramesResponse\x12*\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.WelcomeH\x00\x12\x33\n\x0copened_round\x18\x02 \x01(\x0b\x32\x1b.demur_proto.v1.OpenedRoundH\x00\x12/\n\x07receipt\x18\x03 \x01(\x0b\x32\x1c.demur_proto.v1.FrameReceiptH\x00\x42\t\n\x07message2\x9a\x03\n\tCollector\x12\x44\n\x05\x45nrol\x12\x1c.demur_proto.v1.EnrolRequest\x1a\x1d.demur_proto.v1.EnrolResponse\x12M\n\x08GetStudy\x12\x1f.demur_proto.v1.GetStudyRequest\x1a .demur_proto.v1.GetStudyResponse\x12O\n\x08GetModel\x12\x1f.demur_proto.v1.GetModelRequest\x1a .demur_proto.v1.GetModelResponse0\x01\x12H\n\x05Visit\x12\x1c.demur_proto.v1.VisitRequest\x1a\x1d.demur_proto.v1.VisitResponse(\x01\x30\x01\x12]\n\x0cSubmitFrames\x12#.demur_proto.v1.SubmitFramesRequest\x1a$.demur_proto.v1.SubmitFramesResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x64\x65mur_proto/v1/collector.proto\x12\x0e\x64\x65mur_proto.v1\x1a\x1b\x64\x65mur_proto/v1/report.proto\"F\n\x0c\x45nrolRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\r\n\x05nonce\x18\x03 \x01(\x0c\"2\n\rEnrolResponse\x12\x11\n\tdevice_id\x18\x01 \x01(\x0c\x12\x0e\n\x06secret\x18\x02 \x01(\x0c\"?\n\x0fGetStudyRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nstudy_hash\x18\x02 \x01(\x0c\"&\n\x10GetStudyResponse\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"?\n\x0fGetModelRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_hash\x18\x02 \x01(\x0c\"!\n\x10GetModelResponse\x12\r\n\x05piece\x18\x01 \x01(\x0c\"J\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nstudy_hash\x18\x02 \x01(\x0c\x12\x13\n\x0b\x61\x66ter_round\x18\x03 \x01(\r\"3\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06rounds\x18\x02 \x01(\r\"!\n\x0bOpenedRound\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"\x99\x01\n\x0cVisitRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x15.demur_proto.v1.HelloH\x00\x12(\n\x06report\x18\x02 \x01(\x0b\x32\x16.demur_proto.v1.ReportH\x00\x12,\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1b.demur_proto.v1.ReportChunkH\x00\x42\t\n\x07message\"\xa7\x01\n\rVisitResponse\x12*\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.WelcomeH\x00\x12\x33\n\x0copened_round\x18\x02 \x01(\x0b\x32\x1b.demur_proto.v1.OpenedRoundH\x00\x12*\n\x07receipt\x18\x03 \x01(\x0b\x32\x17.demur_proto.v1.ReceiptH\x00\x42\t\n\x07message\"\xa4\x01\n\x13SubmitFramesRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x15.demur_proto.v1.HelloH\x00\x12,\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x1b.demur_proto.v1.ReportFrameH\x00\x12,\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x1b.demur_proto.v1.ReportChunkH\x00\x42\t\n\x07message\"\xb3\x01\n\x14SubmitFramesResponse\x12*\n\x07welcome\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.WelcomeH\x00\x12\x33\n\x0copened_round\x18\x02 \x01(\x0b\x32\x1b.demur_proto.v1.OpenedRoundH\x00\x12/\n\x07receipt\x18\x03 \x01(\x0b\x32\x1c.demur_proto.v1.FrameReceiptH\x00\x42\t\n\x07message2\x9a\x03\n\tCollector\x12\x44\n\x05\x45nrol\x12\x1c.demur_proto.v1.EnrolRequest\x1a\x1d.demur_proto.v1.EnrolResponse\x12M\n\x08GetStudy\x12\x1f.demur_proto.v1.GetStudyRequest\x1a .demur_proto.v1.GetStudyResponse\x12O\n\x08GetModel\x12\x1f.demur_proto.v1.GetModelRequest\x1a .demur_proto.v1.GetModelResponse0\x01\x12H\n\x05Visit\x12\x1c.demur_proto.v1.VisitRequest\x1a\x1d.demur_proto.v1.VisitResponse(\x01\x30\x01\x12]\n\x0cSubmitFrames\x12#.demur_proto.v1.SubmitFramesRequest\x1a$.demur_proto.v1.SubmitFramesResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,14 +50,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WELCOME']._serialized_end=535
   _globals['_OPENEDROUND']._serialized_start=537
   _globals['_OPENEDROUND']._serialized_end=570
-  _globals['_VISITREQUEST']._serialized_start=572
-  _globals['_VISITREQUEST']._serialized_end=679
-  _globals['_VISITRESPONSE']._serialized_start=682
-  _globals['_VISITRESPONSE']._serialized_end=849
-  _globals['_SUBMITFRAMESREQUEST']._serialized_start=851
-  _globals['_SUBMITFRAMESREQUEST']._serialized_end=969
-  _globals['_SUBMITFRAMESRESPONSE']._serialized_start=972
-  _globals['_SUBMITFRAMESRESPONSE']._serialized_end=1151
-  _globals['_COLLECTOR']._serialized_start=1154
-  _globals['_COLLECTOR']._serialized_end=1564
+  _globals['_VISITREQUEST']._serialized_start=573
+  _globals['_VISITREQUEST']._serialized_end=726
+  _globals['_VISITRESPONSE']._serialized_start=729
+  _globals['_VISITRESPONSE']._serialized_end=896
+  _globals['_SUBMITFRAMESREQUEST']._serialized_start=899
+  _globals['_SUBMITFRAMESREQUEST']._serialized_end=1063
+  _globals['_SUBMITFRAMESRESPONSE']._serialized_start=1066
+  _globals['_SUBMITFRAMESRESPONSE']._serialized_end=1245
+  _globals['_COLLECTOR']._serialized_start=1248
+  _globals['_COLLECTOR']._serialized_end=1658
 # @@protoc_insertion_point(module_scope)

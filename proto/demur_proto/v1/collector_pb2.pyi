@@ -257,6 +257,7 @@ class VisitRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First, and only first."""
@@ -265,17 +266,22 @@ class VisitRequest(_message.Message):
     def report(self) -> _report_pb2.Report:
         """Any number of times."""
 
+    @_builtins.property
+    def chunk(self) -> _report_pb2.ReportChunk:
+        """The same, for a report that is too large for a frame."""
+
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         report: _report_pb2.Report | None = ...,
+        chunk: _report_pb2.ReportChunk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "hello", b"hello", "message", b"message", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "hello", b"hello", "message", b"message", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "report", "chunk"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -327,6 +333,7 @@ class SubmitFramesRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     FRAME_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """First, and only first."""
@@ -335,17 +342,22 @@ class SubmitFramesRequest(_message.Message):
     def frame(self) -> _report_pb2.ReportFrame:
         """Any number of times."""
 
+    @_builtins.property
+    def chunk(self) -> _report_pb2.ReportChunk:
+        """The same, for a report that is too large for a frame."""
+
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         frame: _report_pb2.ReportFrame | None = ...,
+        chunk: _report_pb2.ReportChunk | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame", b"frame", "hello", b"hello", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "hello", b"hello", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame", b"frame", "hello", b"hello", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "frame"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "frame", "chunk"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 

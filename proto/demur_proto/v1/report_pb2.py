@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64\x65mur_proto/v1/report.proto\x12\x0e\x64\x65mur_proto.v1\">\n\x06Report\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\r\n\x05words\x18\x03 \x01(\x0c\"~\n\x0bReportFrame\x12\x14\n\x0c\x66rame_number\x18\x01 \x01(\x04\x12\x12\n\nround_hash\x18\x02 \x01(\x0c\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\r\n\x05words\x18\x04 \x01(\x0c\x12\x12\n\ndevice_ids\x18\x05 \x01(\x0c\x12\x0e\n\x06proofs\x18\x06 \x01(\x0c\"N\n\x07Receipt\x12\x11\n\treport_id\x18\x01 \x01(\x0c\x12\x30\n\x0b\x64isposition\x18\x02 \x01(\x0e\x32\x1b.demur_proto.v1.Disposition\"W\n\x0c\x46rameReceipt\x12\x14\n\x0c\x66rame_number\x18\x01 \x01(\x04\x12\x31\n\x0c\x64ispositions\x18\x02 \x03(\x0e\x32\x1b.demur_proto.v1.Disposition*\xcb\x01\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44ISPOSITION_ACCEPTED\x10\x01\x12\x19\n\x15\x44ISPOSITION_DUPLICATE\x10\x02\x12\x18\n\x14\x44ISPOSITION_CONFLICT\x10\x03\x12\x1c\n\x18\x44ISPOSITION_ROUND_CLOSED\x10\x04\x12\x17\n\x13\x44ISPOSITION_INVALID\x10\x05\x12\x19\n\x15\x44ISPOSITION_TRY_LATER\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x64\x65mur_proto/v1/report.proto\x12\x0e\x64\x65mur_proto.v1\">\n\x06Report\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\r\n\x05words\x18\x03 \x01(\x0c\"\x8b\x01\n\x0bReportChunk\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\r\n\x05words\x18\x04 \x01(\x0c\x12\x14\n\x0c\x66rame_number\x18\x05 \x01(\x04\x12\x11\n\tdevice_id\x18\x06 \x01(\x0c\x12\r\n\x05proof\x18\x07 \x01(\x0c\"~\n\x0bReportFrame\x12\x14\n\x0c\x66rame_number\x18\x01 \x01(\x04\x12\x12\n\nround_hash\x18\x02 \x01(\x0c\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\r\n\x05words\x18\x04 \x01(\x0c\x12\x12\n\ndevice_ids\x18\x05 \x01(\x0c\x12\x0e\n\x06proofs\x18\x06 \x01(\x0c\"N\n\x07Receipt\x12\x11\n\treport_id\x18\x01 \x01(\x0c\x12\x30\n\x0b\x64isposition\x18\x02 \x01(\x0e\x32\x1b.demur_proto.v1.Disposition\"W\n\x0c\x46rameReceipt\x12\x14\n\x0c\x66rame_number\x18\x01 \x01(\x04\x12\x31\n\x0c\x64ispositions\x18\x02 \x03(\x0e\x32\x1b.demur_proto.v1.Disposition*\xcb\x01\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44ISPOSITION_ACCEPTED\x10\x01\x12\x19\n\x15\x44ISPOSITION_DUPLICATE\x10\x02\x12\x18\n\x14\x44ISPOSITION_CONFLICT\x10\x03\x12\x1c\n\x18\x44ISPOSITION_ROUND_CLOSED\x10\x04\x12\x17\n\x13\x44ISPOSITION_INVALID\x10\x05\x12\x19\n\x15\x44ISPOSITION_TRY_LATER\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'demur_proto.v1.report_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DISPOSITION']._serialized_start=409
-  _globals['_DISPOSITION']._serialized_end=612
+  _globals['_DISPOSITION']._serialized_start=551
+  _globals['_DISPOSITION']._serialized_end=754
   _globals['_REPORT']._serialized_start=47
   _globals['_REPORT']._serialized_end=109
-  _globals['_REPORTFRAME']._serialized_start=111
-  _globals['_REPORTFRAME']._serialized_end=237
-  _globals['_RECEIPT']._serialized_start=239
-  _globals['_RECEIPT']._serialized_end=317
-  _globals['_FRAMERECEIPT']._serialized_start=319
-  _globals['_FRAMERECEIPT']._serialized_end=406
+  _globals['_REPORTCHUNK']._serialized_start=112
+  _globals['_REPORTCHUNK']._serialized_end=251
+  _globals['_REPORTFRAME']._serialized_start=253
+  _globals['_REPORTFRAME']._serialized_end=379
+  _globals['_RECEIPT']._serialized_start=381
+  _globals['_RECEIPT']._serialized_end=459
+  _globals['_FRAMERECEIPT']._serialized_start=461
+  _globals['_FRAMERECEIPT']._serialized_end=548
 # @@protoc_insertion_point(module_scope)

@@ -90,6 +90,54 @@ class Report(_message.Message):
 Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
+class ReportChunk(_message.Message):
+    """A part of one report that is too large for a frame. Its chunks follow each other in order, with
+    nothing in between, and are alike but for offset and words.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_HASH_FIELD_NUMBER: _builtins.int
+    REPORT_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    FRAME_NUMBER_FIELD_NUMBER: _builtins.int
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    round_hash: _builtins.bytes
+    """The round it answers: SHA-256, 32 bytes."""
+    report_id: _builtins.bytes
+    """As in a Report."""
+    offset: _builtins.int
+    """How many bytes of the report's words came before."""
+    words: _builtins.bytes
+    """The next 1 MiB of the words, or what is left of them."""
+    frame_number: _builtins.int
+    """From a gateway: as in a ReportFrame of this report alone."""
+    device_id: _builtins.bytes
+    """From a gateway: the id of the device that made the report, 16 bytes. Empty under open access."""
+    proof: _builtins.bytes
+    """From a gateway: as in a ReportFrame, over the words of all chunks. Empty under open access."""
+    def __init__(
+        self,
+        *,
+        round_hash: _builtins.bytes = ...,
+        report_id: _builtins.bytes = ...,
+        offset: _builtins.int = ...,
+        words: _builtins.bytes = ...,
+        frame_number: _builtins.int = ...,
+        device_id: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_id", b"device_id", "frame_number", b"frame_number", "offset", b"offset", "proof", b"proof", "report_id", b"report_id", "round_hash", b"round_hash", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportChunk: _TypeAlias = ReportChunk  # noqa: Y015
+
+@_typing.final
 class ReportFrame(_message.Message):
     """Many devices' reports to one round; at most 4,096 reports, and 1 MiB of ids and words."""
 

@@ -165,12 +165,16 @@ class Store(Protocol):
             NotFoundError: no such round.
         """
 
-    async def close_round(self, round_hash: bytes) -> Totals:
+    async def close_round(self, round_hash: bytes, *, void: bool = False) -> Totals:
         """Close a round, for ever, and forget its ids, digests and devices.
 
         The model that it names is forgotten too, unless another open round names it.
 
         Again, the same totals, except that the sums are gone once the release is kept.
+
+        Args:
+            round_hash: the round.
+            void: if it is open, forget in the same step what it has counted: it must not be released.
 
         Raises:
             NotFoundError: no such round.

@@ -259,12 +259,14 @@ class Clerk:
             )
         self._find(link, asked.hash)
 
-    def close_round(self, link: Link, round_hash: bytes) -> Totals:
+    def close_round(self, link: Link, round_hash: bytes, *, void: bool) -> Totals:
         """Close a round, for ever, and delete what tells its reports apart."""
         row = self._row(link, round_hash)
         if not row.closed:
             with link.transaction():
                 link.lock_round(row.id)
+                if void:
+                    records.void_round(link.sql, row)
                 records.mark_closed(link.sql, row)
                 totals = records.all_totals(link.sql, row, closed=True)
                 records.delete_commits(link.sql, row.id)
@@ -305,13 +307,22 @@ class Clerk:
                 f"round {row.number} is open and counts on {row.shards} shards, not "
                 f"{link.shards}; close it before you change the number of shards"
             )
+        try:
+            self._open[row.hash] = self._read(link, row)
+        except StorageError:
+            # Another shard may have closed it since its row was read: that is no damage.
+            if not self._row(link, row.hash).closed:
+                raise
+            self._closed.add(row.hash)
+
+    def _read(self, link: Link, row: records.RoundRow) -> _Open:
         kept = records.shard_totals(link.sql, row, shard=link.shard)
         counting = self._recalled(link, row)
         if counting.reports != kept.reports or kept.sums.size != row.sums_length:
             raise records.damaged(row)
         counting.sums = kept.sums
         counting.conflicts = kept.conflicts
-        self._open[row.hash] = _Open(row, counting, kept.seq, conflicts=kept.conflicts)
+        return _Open(row, counting, kept.seq, conflicts=kept.conflicts)
 
     def _recalled(self, link: Link, row: records.RoundRow) -> Counting:
         """The index of a round, from all its commits."""

@@ -23,4 +23,4 @@ def copy_rows(source: sa.Connection, destination: sa.Connection) -> None:
                 destination.execute(sa.select(sa.func.setval(sequence, largest)))
 
 
-NUMBERED = frozenset({"studies", "rounds", "models"})
+NUMBERED = frozenset({"studies", "rounds", "models", "restores"})

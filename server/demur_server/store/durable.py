@@ -94,9 +94,11 @@ class DurableStore:
         """What a round has counted so far."""
         return await self._do(lambda link: self._clerk.totals(link, round_hash))
 
-    async def close_round(self, round_hash: bytes) -> Totals:
+    async def close_round(self, round_hash: bytes, *, void: bool = False) -> Totals:
         """Close a round, for ever."""
-        return await self._do(lambda link: self._clerk.close_round(link, round_hash), writes=True)
+        return await self._do(
+            lambda link: self._clerk.close_round(link, round_hash, void=void), writes=True
+        )
 
     async def add_release(self, release: Release) -> Release:
         """Keep a release unless the round has one."""

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from demur_proto.errors import NotFoundError, StateError, StorageError
 from demur_server.store.base import DeviceState, NamedCredential, Role
 from demur_server.store.inserting import insert_once
+from demur_server.store.restores import last_mark
 from demur_server.store.schema import credentials, devices, tokens
 
 
@@ -42,11 +43,16 @@ def device_state(sql: sa.Connection, device_id: bytes) -> DeviceState | None:
 def revoke_device(sql: sa.Connection, device_id: bytes, reason: str) -> None:
     """Refuse a device from now on; the first reason is kept.
 
+    In a store that came back from a backup any id can be revoked: devices that were enrolled since
+    are not known there, and their credentials follow from the master key all the same.
+
     Raises:
         NotFoundError: it was never enrolled.
     """
     if device_state(sql, device_id) is None:
-        raise NotFoundError(f"there is no device {device_id.hex()}")
+        if last_mark(sql) is None:
+            raise NotFoundError(f"there is no device {device_id.hex()}")
+        insert_once(sql, devices, {"id": device_id})
     sql.execute(
         devices.update()
         .where(devices.c.id == device_id, devices.c.revoked.is_(None))

@@ -135,10 +135,12 @@ class MemoryStore:
         kept = self._round(round_hash)
         return _copied(kept.totals) if kept.counting is None else _totals(kept.counting)
 
-    async def close_round(self, round_hash: bytes) -> Totals:
+    async def close_round(self, round_hash: bytes, *, void: bool = False) -> Totals:
         """Close a round, for ever."""
         kept = self._round(round_hash)
         if kept.counting is not None:
+            if void:
+                kept.counting = Counting(sums_length=len(kept.counting.sums))
             kept.totals = replace(_totals(kept.counting), closed=True)
             kept.counting = None
             query = kept.asked.value.query

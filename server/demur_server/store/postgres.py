@@ -24,7 +24,7 @@ FENCE_WAIT_S = 1.0  #: how long a session that has just ended may take to give i
 SETTINGS = {
     "synchronous_commit": "on",  # a commit returns when it is on the disk, whatever the default is
     "lock_timeout": "10s",
-    "statement_timeout": "60s",
+    "statement_timeout": "300s",  # the largest release there is takes a tenth of this
     "idle_in_transaction_session_timeout": "60s",
     # A collector whose machine died holds its fence no longer than this takes to notice.
     "tcp_keepalives_idle": "10",

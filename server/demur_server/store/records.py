@@ -21,6 +21,7 @@ from demur_server.store.base import Counted, KeptRound, Totals
 from demur_server.store.inserting import insert_once
 from demur_server.store.models import hold_model
 from demur_server.store.packing import checksum
+from demur_server.store.restores import last_mark
 from demur_server.store.schema import commits, releases, rounds, studies, totals
 
 
@@ -62,8 +63,21 @@ def no_round(round_hash: bytes) -> NotFoundError:
 
 
 def add_study(sql: sa.Connection, study: Defined[Study]) -> None:
-    """Keep a study; again, it changes nothing."""
-    insert_once(sql, studies, {"hash": study.hash, "definition": study.definition})
+    """Keep a study; again, it changes nothing.
+
+    Raises:
+        StateError: the store came back from a backup, and the study might be one that was made
+            since. Asked the same again, its devices would answer the same again.
+    """
+    known = sql.scalar(sa.select(studies.c.id).where(studies.c.hash == study.hash))
+    mark = last_mark(sql)
+    if known is None and mark is not None and mark not in study.value.name:
+        raise StateError(
+            f"this collector came back from a backup and does not know which studies were made "
+            f"since: put {mark} into the name of a new one, which no other has"
+        )
+    values = {"hash": study.hash, "definition": study.definition, "ended": False}
+    insert_once(sql, studies, values)
 
 
 def study_definitions(sql: sa.Connection) -> list[bytes]:
@@ -93,13 +107,20 @@ def add_round(
 
     Raises:
         NotFoundError: its study, or the model that it names, is not kept.
-        StateError: its study has another round of this number.
+        StateError: its study has another round of this number, or came back from a backup.
     """
     study_hash = asked.value.study_hash
-    study_id = sql.scalar(sa.select(studies.c.id).where(studies.c.hash == study_hash))
-    if study_id is None:
+    wanted = sa.select(studies.c.id, studies.c.ended).where(studies.c.hash == study_hash)
+    study = sql.execute(wanted).first()
+    if study is None:
         raise NotFoundError(f"there is no study {study_hash.hex()[:16]}")
+    study_id, ended = study
     number = asked.value.number
+    if ended and find_round(sql, asked.hash) is None:
+        raise StateError(
+            f"study {study_hash.hex()[:16]} came back from a backup and has ended: which rounds it "
+            f"had since is not known; ask in a new study, with {last_mark(sql)} in its name"
+        )
     values: dict[str, Any] = {
         "hash": asked.hash,
         "study_id": study_id,
@@ -260,6 +281,17 @@ def all_counted(sql: sa.Connection, row: RoundRow) -> Counted:
     numbers = sa.select(sa.func.sum(totals.c.reports), sa.func.sum(totals.c.conflicts))
     reports, conflicts = sql.execute(numbers.where(totals.c.round_id == row.id)).one()
     return Counted(reports=int(reports), conflicts=int(conflicts), closed=row.closed)
+
+
+def void_round(sql: sa.Connection, row: RoundRow) -> None:
+    """Forget what an open round has counted, on every shard, and which reports that were."""
+    delete_commits(sql, row.id)
+    for found in sql.execute(totals.select().where(totals.c.round_id == row.id)).all():
+        sums = bytes(len(found.sums))
+        check = checksum(sums, row.id, found.shard, 0, 0, 0)
+        empty = {"seq": 0, "reports": 0, "conflicts": 0, "sums": sums, "checksum": check}
+        mine = (totals.c.round_id == row.id, totals.c.shard == found.shard)
+        sql.execute(totals.update().where(*mine).values(empty))
 
 
 def delete_commits(sql: sa.Connection, round_id: int) -> None:

@@ -17,6 +17,7 @@ studies = sa.Table(
     sa.Column("id", _Key, primary_key=True),
     sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),
     sa.Column("definition", sa.LargeBinary, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),  # it came back from a backup: no more rounds
 )
 
 rounds = sa.Table(
@@ -102,4 +103,11 @@ credentials = sa.Table(
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),
+)
+
+restores = sa.Table(
+    "restores",
+    metadata,
+    sa.Column("id", _Key, primary_key=True),
+    sa.Column("mark", sa.Text, nullable=False, unique=True),  # names of new studies hold the last
 )

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -174,7 +174,7 @@ class Writer:
         if not isinstance(first, Admission) or (len(self._taken) == 1 and self._alone):
             return
         until = time.monotonic() + self._patience_s(first)
-        while len(self._taken) < ENOUGH_JOBS and (left := until - time.monotonic()) > 0:
+        while not _are_enough(self._taken) and (left := until - time.monotonic()) > 0:
             if self._stopped or not isinstance(self._taken[-1].work, Admission):
                 return
             self._take_one(timeout_s=left)
@@ -187,6 +187,16 @@ class Writer:
                 return True
             self._jobs.put(None)  # stay stopped
         return False
+
+
+def _are_enough(jobs: Collection[_Job]) -> bool:
+    """Whether a group of these would be full, or is not worth waiting for any longer."""
+    batches = [job.work.batch for job in jobs if isinstance(job.work, Admission)]
+    return (
+        len(jobs) >= ENOUGH_JOBS
+        or sum(batch.words.shape[0] for batch in batches) >= GROUP_REPORTS
+        or sum(batch.words.size for batch in batches) >= GROUP_WORDS
+    )
 
 
 def _settle(jobs: Sequence[_Job], outcomes: Sequence[Any]) -> None:

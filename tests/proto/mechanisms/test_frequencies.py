@@ -22,9 +22,9 @@ def test_an_estimate_and_its_error_are_those_of_the_formulas() -> None:
     # n = 100, c = 60: (60 − 25)/(1/2) = 70, and (70·3/16 + 30·3/16)/(1/4) = 75.
     answer = QUARTERS.estimate(np.array([60]), reports=100)
 
-    assert answer.estimate == (70.0,)
-    assert answer.standard_error == (math.sqrt(75),)
-    assert answer.half_width == (TWO_SIDED_QUANTILE * math.sqrt(75),)
+    assert answer.estimate.tolist() == [70.0]
+    assert answer.standard_error.tolist() == [math.sqrt(75)]
+    assert answer.half_width.tolist() == [TWO_SIDED_QUANTILE * math.sqrt(75)]
 
 
 def test_an_estimate_outside_the_possible_stays_and_its_error_is_that_of_the_nearest() -> None:
@@ -40,7 +40,7 @@ def test_an_estimate_outside_the_possible_stays_and_its_error_is_that_of_the_nea
 
 def test_a_report_adds_nothing_in_the_mean_to_a_category_that_is_not_its_own() -> None:
     # A support of probability q, which is what covers and other categories give: nq of n.
-    assert QUARTERS.estimate(np.array([25]), reports=100).estimate == (0.0,)
+    assert QUARTERS.estimate(np.array([25]), reports=100).estimate.tolist() == [0.0]
 
 
 def test_the_variance_of_a_count_has_it_plugged_in() -> None:
@@ -54,7 +54,7 @@ def test_the_variance_of_a_count_has_it_plugged_in() -> None:
 def test_a_chance_of_one_that_tells_everything_has_no_error() -> None:
     answer = Frequencies(own=Fraction(1), other=Fraction(0)).estimate(np.array([3]), reports=7)
 
-    assert (answer.estimate, answer.standard_error) == ((3.0,), (0.0,))
+    assert (answer.estimate.tolist(), answer.standard_error.tolist()) == ([3.0], [0.0])
 
 
 def test_chances_that_are_almost_alike_still_give_what_their_rationals_say() -> None:

@@ -11,6 +11,11 @@ depends_on = None
 # What must never happen, refused by the database itself whatever a program does.
 SQLITE_RULES = (
     (
+        "CREATE TRIGGER studies_stay_ended BEFORE UPDATE ON studies"
+        " WHEN OLD.ended AND NOT NEW.ended"
+        " BEGIN SELECT RAISE(ABORT, 'a study that has ended never goes on'); END"
+    ),
+    (
         "CREATE TRIGGER rounds_stay_closed BEFORE UPDATE ON rounds"
         " WHEN OLD.closed AND NOT NEW.closed"
         " BEGIN SELECT RAISE(ABORT, 'a closed round never opens again'); END"
@@ -30,6 +35,11 @@ POSTGRES_RULES = (
         " $$ BEGIN RAISE EXCEPTION '%', TG_ARGV[0]; END $$"
     ),
     (
+        "CREATE TRIGGER studies_stay_ended BEFORE UPDATE ON studies FOR EACH ROW"
+        " WHEN (OLD.ended AND NOT NEW.ended)"
+        " EXECUTE FUNCTION demur_refuse('a study that has ended never goes on')"
+    ),
+    (
         "CREATE TRIGGER rounds_stay_closed BEFORE UPDATE ON rounds FOR EACH ROW"
         " WHEN (OLD.closed AND NOT NEW.closed)"
         " EXECUTE FUNCTION demur_refuse('a closed round never opens again')"
@@ -38,9 +48,10 @@ POSTGRES_RULES = (
         "CREATE TRIGGER releases_never_change BEFORE UPDATE OR DELETE ON releases FOR EACH ROW"
         " EXECUTE FUNCTION demur_refuse('a release never changes')"
     ),
-    # Sums and ids look random: trying to compress them is time lost at every commit.
+    # Sums, ids and estimates look random: trying to compress them is time lost at every commit.
     "ALTER TABLE totals ALTER COLUMN sums SET STORAGE EXTERNAL",
     "ALTER TABLE commits ALTER COLUMN records SET STORAGE EXTERNAL",
+    "ALTER TABLE releases ALTER COLUMN message SET STORAGE EXTERNAL",
 )
 
 
@@ -52,6 +63,7 @@ def upgrade() -> None:
         sa.Column("id", key, primary_key=True),
         sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),
         sa.Column("definition", sa.LargeBinary, nullable=False),
+        sa.Column("ended", sa.Boolean, nullable=False),
     )
     op.create_table(
         "rounds",
@@ -111,6 +123,11 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("role", sa.Text, nullable=False),
         sa.Column("hash", sa.LargeBinary, nullable=False, unique=True),
+    )
+    op.create_table(
+        "restores",
+        sa.Column("id", key, primary_key=True),
+        sa.Column("mark", sa.Text, nullable=False, unique=True),
     )
     on_sqlite = op.get_bind().dialect.name == "sqlite"
     for rule in SQLITE_RULES if on_sqlite else POSTGRES_RULES:

@@ -1,0 +1,180 @@
+"""What `demur ask` was asked: which study is meant, and a sum or a histogram."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from demur_proto.checks import check_integer, check_positive
+from demur_proto.definition import Defined
+from demur_proto.errors import NotFoundError, ParameterError
+from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.release import Release
+from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser
+from demur_proto.study import Measure, Policy, Study, View, design_study
+from demur_server.analyst import Analyst
+from demur_server.choosing import matches
+
+ANSWERS = 15  #: that a device can afford, unless somebody says otherwise
+DEFAULTS: Mapping[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+NOT_OF_SUMS = ("mechanism", "question_epsilon")
+NOT_OF_HISTOGRAMS = ("clip", "on_grid", "dimension", "dishonest", "grid_exponent")
+KINDS = {"view": View, "measure": Measure, "policy": Policy}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question, and what is said about its study. Made by `Question.read`."""
+
+    features: tuple[Feature, ...]
+    categories: int | None  #: of a histogram; None: a sum
+    given: Mapping[str, Any]  #: every option that was given, by its name
+
+    @classmethod
+    def read(cls, features: Sequence[Feature], given: Mapping[str, Any]) -> "Question":
+        """Check what can be checked before anybody is called.
+
+        Args:
+            features: what is asked.
+            given: options by their names, as in `question_epsilon`; None where one was left out.
+
+        Raises:
+            ParameterError: an option has no such value, or belongs to the other kind of question.
+        """
+        known = {name: value for name, value in given.items() if value is not None}
+        categories = known.pop("categories", None)
+        wrong = NOT_OF_SUMS if categories is None else NOT_OF_HISTOGRAMS
+        for name in wrong:
+            if name in known:
+                only = "given with --categories only" if categories is None else "left out with it"
+                kind = "a sum" if categories is None else "--categories"
+                raise ParameterError(_flag(name), known[name], f"{only}, as {kind} has none")
+        for name, choices in {**KINDS, "mechanism": Randomiser}.items():
+            if name in known:
+                if known[name] not in list(choices):
+                    raise ParameterError(_flag(name), known[name], " or ".join(choices))
+                known[name] = choices(known[name])
+        if categories is not None:
+            check_integer("--categories", categories, 2, MOST_CATEGORIES)
+            if len(features) != 1:
+                names = " ".join(each.name for each in features)
+                raise ParameterError("question", names, "one feature, which gives the category")
+            if "question_epsilon" in known:
+                check_positive("--question-epsilon", known["question_epsilon"])
+                if "answers" in known:
+                    raise ParameterError(
+                        "--answers", known["answers"], "left out with --question-epsilon"
+                    )
+        if "answers" in known:
+            check_integer("--answers", known["answers"], 1)
+        return cls(features=tuple(features), categories=categories, given=known)
+
+    def study(self, found: Sequence[Defined[Study]], name: str | None) -> Study:
+        """The study that is meant: one of these, or a new one.
+
+        Args:
+            found: the collector's studies.
+            name: a name, or 8 digits of a hash; None for the only one there is.
+
+        Raises:
+            NotFoundError: there is none, or more than one, and not enough is said for a new one.
+            ParameterError: the study says something else.
+        """
+        contract = {key: self.given[key] for key in CONTRACT if key in self.given}
+        meant = [each for each in found if name is None or matches(each, name)]
+        if not meant and name is not None and "minimum_cohort" in contract:
+            return self._new(name, contract)
+        if len(meant) != 1:
+            choices = ", ".join(f"{each.hash.hex()[:16]} ({each.value.name})" for each in found[:5])
+            which = "" if name is None else f" {name!r}"
+            raise NotFoundError(
+                f"there are {len(meant)} studies{which} of {len(found)}: {choices or 'none'}; say "
+                "--study, and for a new one at least --minimum-cohort"
+            )
+        study = meant[0].value
+        if self.categories is None and "answers" in self.given:
+            raise ParameterError(
+                "--answers", self.given["answers"], f"left out, as there is a study {study.name!r}"
+            )
+        for key, value in contract.items():
+            kept = getattr(study, "base_grid_exponent" if key == "grid_exponent" else key)
+            if kept != value:
+                raise ParameterError(_flag(key), value, f"{kept}, as the study {study.name!r} says")
+        return study
+
+    async def ask(self, analyst: Analyst, *, reports: int | None, timeout_s: float) -> Release:
+        """Put it, wait for the reports, and return the release.
+
+        Raises:
+            DemurError: as `Analyst.ask` and `Analyst.ask_histogram`.
+        """
+        if self.categories is None:
+            return await analyst.ask(
+                *self.features,
+                dimension=self.given.get("dimension"),
+                clip=self.given.get("clip", 1.0),
+                on_grid=self.given.get("on_grid", False),
+                reports=reports,
+                timeout_s=timeout_s,
+            )
+        return await analyst.ask_histogram(
+            self.features[0],
+            categories=self.categories,
+            mechanism=self._mechanism,
+            epsilon=self._epsilon(analyst.study.value, self.categories),
+            reports=reports,
+            timeout_s=timeout_s,
+        )
+
+    @property
+    def _mechanism(self) -> Randomiser:
+        mechanism: Randomiser = self.given.get("mechanism", Randomiser.OUE)
+        return mechanism
+
+    def _epsilon(self, study: Study, categories: int) -> float:
+        """ε of the one answer: as was said, or what so many answers leave for each."""
+        if "question_epsilon" in self.given:
+            return float(self.given["question_epsilon"])
+        return epsilon_for_answers(
+            study,
+            mechanism=self._mechanism,
+            categories=categories,
+            answers=self.given.get("answers", ANSWERS),
+        )
+
+    def _new(self, name: str, contract: Mapping[str, Any]) -> Study:
+        told = {**DEFAULTS, **contract}
+        if self.categories is None:
+            answers = self.given.get("answers", ANSWERS)
+            clip = self.given.get("clip", 1.0)
+            return design_study(name=name, clip=clip, answers=answers, **told)
+        for key, only in {"view": View.LOCAL, "measure": Measure.ZCDP}.items():
+            if told.pop(key, only) != only:
+                raise ParameterError(_flag(key), contract[key], f"{only} with --categories")
+        most = told.pop("maximum_dimension", self.categories)
+        if most < self.categories:
+            raise ParameterError("--maximum-dimension", most, f"{self.categories} categories")
+        return design_histogram_study(name=name, categories=most, **told)
+
+
+CONTRACT = (
+    "epsilon",
+    "delta",
+    "minimum_cohort",
+    "dishonest",
+    "view",
+    "measure",
+    "policy",
+    "horizon",
+    "grid_exponent",
+    "maximum_dimension",
+)
+"""What a study says of itself, and a question may repeat."""
+
+
+def _flag(name: str) -> str:
+    """An option as it is written.
+
+    >>> _flag("grid_exponent")
+    '--grid-exponent'
+    """
+    return f"--{name.replace('_', '-')}"
