@@ -220,10 +220,13 @@ def test_the_papers_network_has_its_parameters_and_learns_from_the_same_start(to
     assert not first[1024:1040].any()
 
 
-def test_the_papers_network_trains_alike_on_any_number_of_threads(
-    torch: Any, rng: np.random.Generator
+@pytest.mark.parametrize("module", [TWO_CONVOLUTIONS, WRAPPED], ids=lambda module: module.path)
+def test_a_network_trains_alike_on_any_number_of_threads(
+    torch: Any, rng: np.random.Generator, module: Module
 ) -> None:
-    people = LabelledPeople.one_each(rng.random((4200, 784)), rng.integers(0, 10, 4200))
+    people = LabelledPeople.one_each(
+        rng.random((8300, module.inputs)), rng.integers(0, module.classes, 8300)
+    )
     study = Study(
         name="float",
         view=View.AGGREGATE,
@@ -232,24 +235,24 @@ def test_the_papers_network_trains_alike_on_any_number_of_threads(
         budget=1e-2,
         epsilon=1.0,
         delta=1e-5,
-        minimum_cohort=4200,
+        minimum_cohort=8300,
         base_sigma=20.0,
         base_grid_exponent=-12,
-        maximum_dimension=26_010,
+        maximum_dimension=module.parameters,
     )
-    hashes = []
+    found = []
 
-    for threads in (1, 2):
+    for threads in (1, 3):
         cohort = FloatCohort(study, people, clip=1.0, seed=3, threads=threads)
-        blank = ModelDefinition(architecture=TWO_CONVOLUTIONS, theta=np.zeros(26_010))
+        blank = ModelDefinition(architecture=module, theta=np.zeros(module.parameters))
         theta = cohort.model(blank).initial(np.random.default_rng(1))
         for number in (1, 2):
-            defined = ModelDefinition(architecture=TWO_CONVOLUTIONS, theta=theta)
-            theta = theta - cohort.noisy_sum(defined, number=number) / 4200
-        hashes.append(theta.tobytes())
+            defined = ModelDefinition(architecture=module, theta=theta)
+            theta = theta - cohort.noisy_sum(defined, number=number) / 8300
+        found.append(theta.tobytes())
         assert (cohort.spent <= study.budget_units).all()
 
-    assert hashes[0] == hashes[1]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
