@@ -91,17 +91,14 @@ async def train_scenario(
     began = time.monotonic()
     check_integer("seed", seed, 0)
     check_integer("collector_port", collector_port, 0, 65535)
-    try:
-        how = How(
-            seed=seed,
-            fidelity=Fidelity(fidelity),
-            workers=hands(workers),
-            collector_port=collector_port,
-        )
-    except ValueError:
-        if fidelity in list(Fidelity):
-            raise
-        raise ParameterError("fidelity", fidelity, " or ".join(Fidelity)) from None
+    if fidelity not in list(Fidelity):
+        raise ParameterError("fidelity", fidelity, " or ".join(Fidelity))
+    how = How(
+        seed=seed,
+        fidelity=Fidelity(fidelity),
+        workers=hands(workers),
+        collector_port=collector_port,
+    )
     how.check(scenario)
     task = task_of(scenario)
     devices = task.people.devices
@@ -145,8 +142,9 @@ async def train_scenario(
             )
             ending = await source.finish()
     over = int(np.count_nonzero(ending.spent > designed.study.value.budget_units))
+    over += sum(each.over_budget for each in (run.errors, run.halts) if each is not None)
     if over:
-        raise StateError(f"{over} devices spent more than their budget; this is a bug")
+        raise StateError(f"{over} budgets were overspent; this is a bug")
     return TrainingResult(
         scenario=scenario,
         seed=seed,
