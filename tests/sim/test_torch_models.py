@@ -168,7 +168,21 @@ def test_nobodys_gradient_depends_on_anybody_else(torch: Any, rng: np.random.Gen
     np.testing.assert_array_equal(mine, same)
 
 
-@pytest.mark.parametrize("module", [CHAIN, WRAPPED], ids=lambda module: module.path)
+def test_nobodys_prediction_depends_on_anybody_else(torch: Any, rng: np.random.Generator) -> None:
+    model = TorchModel(module=MIXING, device="cpu")
+    theta = model.initial(rng)
+    inputs = rng.normal(size=(300, 4))
+
+    together = model.predict(theta, inputs)
+
+    alone = [model.predict(theta, inputs[row : row + 1])[0] for row in range(300)]
+    assert together.tolist() == alone
+    assert len(set(alone)) > 1
+
+
+@pytest.mark.parametrize(
+    "module", [CHAIN, WRAPPED, TWO_CONVOLUTIONS], ids=lambda module: module.path
+)
 def test_what_is_not_finite_or_no_class_stays_with_its_owner(
     torch: Any, rng: np.random.Generator, module: Module
 ) -> None:
@@ -176,7 +190,7 @@ def test_what_is_not_finite_or_no_class_stays_with_its_owner(
     theta = model.initial(rng)
     good = example_people(rng, module, [1, 1, 1, 1, 2, 1])
     inputs, labels = good.inputs.copy(), good.labels.copy()
-    inputs[0, 3], inputs[2, 0], labels[4] = np.nan, np.inf, 3
+    inputs[0, 3], inputs[2, 0], labels[4] = np.nan, np.inf, module.classes
     odd = [0, 2, 4]
     examples = Examples(inputs=inputs, labels=labels, people=good.people)
 
