@@ -292,7 +292,8 @@ async def test_arrays_go_on_where_they_died_between_a_step_and_its_checkpoint(
 
 
 async def test_processes_answer_again_and_come_to_the_same_model(tmp_path: Path) -> None:
-    scenario = replace(SMALL, data=Source(people=200), steps=3)
+    counts = Counts(every=1, errors=0.2)
+    scenario = replace(SMALL, data=Source(people=200), steps=3, counts=counts)
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(Killed):
         await trained(scenario, checkpoint=path, progress=killed_after(2))
