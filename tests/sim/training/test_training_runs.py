@@ -141,6 +141,10 @@ async def test_a_step_in_floats_is_that_on_the_grid_but_for_the_noise() -> None:
     np.testing.assert_allclose(floats.ending.spent, grid.ending.spent, rtol=2.0**-10)
 
 
+async def test_it_trains_where_an_event_loop_runs_already(whole: TrainingResult) -> None:
+    assert run_training(FEW, workers=1).theta_sha256 == whole.theta_sha256
+
+
 def test_a_training_in_floats_says_what_it_is() -> None:
     floats = run_training(FLOATS, workers=1)
 
