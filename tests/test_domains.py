@@ -38,6 +38,7 @@ from demur_proto import (
     round,
     study,
     targets,
+    together,
 )
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
@@ -71,6 +72,7 @@ from demur_proto.samplers import discrete_gaussian as discrete_gaussian_sampler
 from demur_proto.samplers import discrete_laplace as discrete_laplace_sampler
 from demur_proto.samplers import exact, rounded_gaussian, rounded_laplace
 from demur_proto.study import Measure, MechanismFamily, Policy, View
+from demur_server.training import averages, optimisers, stopping
 from demur_sim import float_charges
 from demur_sim.datasets import dealing, labelled
 
@@ -86,6 +88,7 @@ MODULES: tuple[ModuleType, ...] = (
     rounded_laplace,
     *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
     *(products, softmax, dealing, labelled, float_charges),
+    *(together, averages, optimisers, stopping),
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -601,6 +604,23 @@ EXAMPLES |= {
     "dealing.deal_skewed": example(
         labels=LABELS, per_person=2, alpha=0.5, rng=np.random.default_rng(1)
     ),
+    "together.added_budget": example(budgets=[1.0, 2.0], measure=Measure.GDP),
+    "together.split_target": example(
+        shares=[0.5, 0.5], **TARGET, measure=Measure.GDP, sampler=1e-9
+    ),
+    "together.guarantee_together": example(
+        studies=[STUDY, STUDY], epsilon=2.0, delta=1e-6, per_report_mus=[1.0, 2.0]
+    ),
+    "averages.TailAverage": example(start=3),
+    "averages.ExponentialAverage": example(decay=0.5),
+    "optimisers.Rate": example(first=1.0, last=0.5, steps=3),
+    "optimisers.Rate.at": example(on=lambda: optimisers.Rate(first=1.0), number=2),
+    "optimisers.Momentum": example(rate=optimisers.Rate(first=1.0), momentum=0.5),
+    "optimisers.Adam": example(rate=optimisers.Rate(first=1.0), momentum=0.5, squares=0.5),
+    "optimisers.check_share": example(name="momentum", value=0.5, aliases={"value": "momentum"}),
+    "stopping.Count": example(step=1, value=3.0, standard_error=1.0, signed=["value"]),
+    "stopping.Plateau": example(patience=2, margin=1.0),
+    "stopping.HaltThreshold": example(share=0.5),
     "labelled.Labelled.split": example(
         on=lambda: LABELLED, held_out=1, rng=np.random.default_rng(1)
     ),
@@ -654,6 +674,18 @@ ELSEWHERE = {
     "dealing.Deal.examples": ARRAYS,
     "float_charges.FloatPrice.affordable": ARRAYS,
     "float_charges.FloatPrice.charge": ARRAYS,
+    **{
+        f"averages.{kind}.take": "takes arrays"
+        for kind in ("Last", "TailAverage", "ExponentialAverage")
+    },
+    **{
+        f"optimisers.{kind}.{method}": "takes arrays, or a model's size"
+        for kind in ("Sgd", "Momentum", "Adam")
+        for method in ("start", "step")
+    },
+    "optimisers.Sgd": "takes a rate",
+    "stopping.Plateau.has_come": "takes counts",
+    "stopping.HaltThreshold.has_come": "takes counts; its own test gives it a cohort",
     "labelled.Labelled": ARRAYS,
     "labelled.Labelled.inputs": "takes a feature map",
     "labelled.Labelled.of": ARRAYS,
@@ -862,7 +894,11 @@ def hostile(name: str, parameter: str) -> Iterator[tuple[Any, bool]]:
     yield from ((wrap(value), False) for value in PERHAPS)
 
 
-NULLABLE = ("asking.next_round", "asking.next_gradient")  #: None stands for a default there
+NULLABLE = (
+    "asking.next_round",
+    "asking.next_gradient",
+    "optimisers.Rate",
+)  #: None stands for a default there
 
 
 def wrapping(valid: Any) -> Callable[[Any], Any] | None:

@@ -33,7 +33,7 @@ def added_budget(budgets: Sequence[float], *, measure: Measure) -> float:
         √(μ₁² + μ₂² + …) (gdp),  ρ₁ + ρ₂ + … (zcdp)
 
     Args:
-        budgets: μ each, or ρ each in nats; > 0.
+        budgets: μ each, or ρ each in nats; > 0 and at most 1e15.
         measure: which.
 
     Raises:
@@ -48,8 +48,10 @@ def added_budget(budgets: Sequence[float], *, measure: Measure) -> float:
     """
     if not budgets:
         raise ParameterError("budgets", budgets, "at least one")
+    _check_measure(measure)
     for budget in budgets:
-        check_positive("budgets", budget)
+        if not check_amount("budgets", budget):
+            raise ParameterError("budgets", budget, "above 0")
     if measure is Measure.GDP:
         return root_up(sum((Fraction(budget) ** 2 for budget in budgets), Fraction()))
     return ceil_float(sum(map(Fraction, budgets), Fraction()))
@@ -79,13 +81,16 @@ def split_target(
     True
     """
     check_positive("epsilon", epsilon)
+    check_amount("epsilon", epsilon)
+    check_delta("delta", delta)
+    _check_measure(measure)
     for share in shares:
         check_positive("shares", share)
     if not sum(map(Fraction, shares)) <= 1:
         raise ParameterError("shares", list(shares), "at most 1 together")
     left = math.nextafter(delta - check_amount("sampler", sampler), 0.0)
     if not left > 0:
-        raise ParameterError("delta", delta, f"above {sampler:g}, which samplers may need")
+        raise ParameterError("delta", delta, f"above {float(sampler):g}, which samplers may need")
     check_delta("delta", left)
     gdp = measure is Measure.GDP
     whole = conversions.gdp_mu(epsilon, delta=left) if gdp else largest_rho(epsilon, delta=left)
@@ -125,6 +130,11 @@ def guarantee_together(
     for study in studies[1:]:
         if study.view is not first.view or study.measure is not first.measure:
             raise ParameterError("studies", study.name, "of one view and one measure")
+    check_positive("epsilon", epsilon)
+    check_amount("epsilon", epsilon)
+    check_delta("delta", delta)
+    for mu in per_report_mus:
+        check_positive("per_report_mus", mu)
     per_report_mu = max(per_report_mus)
     if len(studies) == 1 and (first.epsilon, first.delta) == (epsilon, delta):
         return guarantee_of(first, per_report_mu=per_report_mu)
@@ -181,3 +191,8 @@ def guarantee_together(
         per_report_pair_epsilon=None,
         statement=statement,
     )
+
+
+def _check_measure(measure: Measure) -> None:
+    if not isinstance(measure, Measure):
+        raise ParameterError("measure", measure, "a Measure")

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -27,6 +27,8 @@ from demur_sim.simulation import hands, open_session, study_of
 
 Progress = Callable[[int, int, int], None]  # rounds done, rounds in all, reports so far
 Ask = Callable[[Session, Feature], Awaitable[Release]]
+
+Ended = TypeVar("Ended")
 
 AT_ONCE = 1 << 16  #: people counted in one go
 
@@ -73,10 +75,7 @@ def simulate(
             progress=progress,
         )
 
-    if not _has_running_loop():
-        return anyio.run(whole)
-    with anyio.from_thread.start_blocking_portal() as portal:  # a notebook's loop is taken
-        return portal.call(whole)
+    return run_anywhere(whole)
 
 
 async def run_scenario(
@@ -212,6 +211,14 @@ async def _counts_of_one(
 
     common = await plan.carry_out(scenario, ask, truth=truth, started=started, earlier=earlier)
     return HistogramResult(**common, query=query)
+
+
+def run_anywhere(whole: Callable[[], Awaitable[Ended]]) -> Ended:
+    """Wait for something to end, in a script and in a notebook alike."""
+    if not _has_running_loop():
+        return anyio.run(whole)
+    with anyio.from_thread.start_blocking_portal() as portal:  # a notebook's loop is taken
+        return portal.call(whole)
 
 
 def _has_running_loop() -> bool:

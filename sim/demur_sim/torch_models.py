@@ -1,6 +1,8 @@
 """Any module of torch by its import path, as a model."""
 
+import copy
 import importlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +19,7 @@ from demur_sim.torch_layers import Part, Rows, Tensor, leaves_of, parts_of
 from demur_sim.torch_loading import best_device, load_torch
 
 EXAMPLES_AT_ONCE = 128  #: so that what they leave in every layer stays in the cache
+EXAMPLES_AT_ONCE_ELSEWHERE = 4096  #: on a GPU, which small pieces would leave idle
 _ROUNDING = 2.0**-52
 
 
@@ -45,6 +48,7 @@ class TorchModel:
     _network: Any = field(init=False, repr=False, compare=False)
     _leaves: list[Any] | None = field(init=False, repr=False, compare=False)
     _place: str = field(init=False, repr=False, compare=False)
+    _own: threading.local = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         torch = load_torch()
@@ -64,6 +68,7 @@ class TorchModel:
             ("_network", network.to(place)),
             ("_leaves", leaves),
             ("_place", place),
+            ("_own", threading.local()),
         ):
             object.__setattr__(self, name, value)
         self._probe()
@@ -137,6 +142,11 @@ class TorchModel:
         """Which examples are predicted wrongly [m]."""
         return wrong(self._scores(theta, inputs), labels)
 
+    @property
+    def _at_once(self) -> int:
+        """Examples that are worked on together."""
+        return EXAMPLES_AT_ONCE if self._place == "cpu" else EXAMPLES_AT_ONCE_ELSEWHERE
+
     def _made(self, torch: Any) -> Any:
         """A fresh module."""
         package, name = self.module.path.split(":")
@@ -183,15 +193,24 @@ class TorchModel:
         as_doubles(self, theta, inputs[:0])
         weights = self._weights(theta)
         scores: Values = np.zeros((len(inputs), self.classes))
-        for start in range(0, len(inputs), EXAMPLES_AT_ONCE):
-            some = slice(start, start + EXAMPLES_AT_ONCE)
-            scores[some] = self._called(weights, self._tensor(inputs[some])).double().cpu().numpy()
+        for start in range(0, len(inputs), self._at_once):
+            some = slice(start, start + self._at_once)
+            flow = self._tensor(inputs[some])
+            if self._leaves is not None:
+                found = self._called(weights, flow)
+            else:  # a count of errors is as private as a gradient: nobody's may depend on others
+                found = self._torch.func.vmap(lambda one: self._called(weights, one[None])[0])(flow)
+            scores[some] = found.double().cpu().numpy()
         return scores
 
     def _called(self, weights: list[Tensor], flow: Tensor) -> Tensor:
-        names = [name for name, _ in self._network.named_parameters()]
+        # A call puts the parameters into the module for a while, so each thread has one of its own.
+        network = getattr(self._own, "network", None)
+        if network is None:
+            network = self._own.network = copy.deepcopy(self._network)
+        names = [name for name, _ in network.named_parameters()]
         given = dict(zip(names, weights, strict=True))
-        return self._torch.func.functional_call(self._network, given, (flow,))
+        return self._torch.func.functional_call(network, given, (flow,))
 
     def _batches(
         self, theta: Vector, examples: Examples
@@ -202,7 +221,7 @@ class TorchModel:
         sizes = examples.sizes
         for size in np.unique(sizes[sizes > 0]).tolist():
             alike = np.flatnonzero(sizes == size)
-            most = max(1, EXAMPLES_AT_ONCE // size)
+            most = max(1, self._at_once // size)
             for start in range(0, len(alike), most):
                 persons = alike[start : start + most]
                 owned = (examples.people[persons][:, None] + np.arange(size)).reshape(-1)

@@ -1,6 +1,7 @@
 """When to stop: decided from noisy counts that were paid for, never from data."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +21,9 @@ class Count:
     def __post_init__(self) -> None:
         check_integer("step", self.step, 1, MOST_STEPS)
         for name in ("value", "standard_error"):
-            if not math.isfinite(getattr(self, name)):
-                raise ParameterError(name, getattr(self, name), "finite")
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+                raise ParameterError(name, value, "a finite number")
         if self.standard_error < 0:
             raise ParameterError("standard_error", self.standard_error, "at least 0")
 

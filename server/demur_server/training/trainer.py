@@ -164,9 +164,14 @@ async def train(
     if settings.halt and halts is None:
         raise ParameterError("halts", halts, "given, for the rule that goes by them")
     while not state.ended:
-        model = _defined(settings, state.theta, step=state.number)
+        model = _defined(settings, state.theta)
         sums = await source.gradient(model, number=state.number + 1)
         state = stepped(settings, state, sums)
+        if not np.isfinite([state.theta, state.candidate]).all():
+            raise StateError(
+                f"after step {state.number} the parameters are not finite any more; lower the "
+                "learning rate"
+            )
         if settings.every and (
             state.number % settings.every == 0 or state.number == settings.steps
         ):
@@ -186,10 +191,11 @@ def stepped(settings: Settings, state: TrainingState, sums: Vector) -> TrainingS
     if sums.shape != state.theta.shape:
         raise ParameterError("sums", sums.shape, f"of shape {state.theta.shape}")
     number = state.number + 1
-    theta, memory = settings.optimiser.step(
-        state.theta, state.memory, sums / settings.cohort, number=number
-    )
-    total, weight = settings.averaging.take(state.total, state.weight, theta, number=number)
+    with np.errstate(all="ignore"):  # what is not finite is found before it is published
+        theta, memory = settings.optimiser.step(
+            state.theta, state.memory, sums / settings.cohort, number=number
+        )
+        total, weight = settings.averaging.take(state.total, state.weight, theta, number=number)
     return replace(state, number=number, theta=theta, memory=memory, total=total, weight=weight)
 
 
@@ -201,7 +207,7 @@ async def _counted(
 ) -> TrainingState:
     step = state.number
     if errors is not None:
-        model = _defined(settings, state.candidate, step=step)
+        model = _defined(settings, state.candidate)
         number = len(state.errors) + 1
         count = await errors.errors(model, number=number, step=step)
         if all(count.value < earlier.value for earlier in state.errors):
@@ -225,11 +231,7 @@ def _reason(settings: Settings, state: TrainingState) -> str:
     return ""
 
 
-def _defined(settings: Settings, theta: Vector, *, step: int) -> DefinedModel:
-    if not np.isfinite(theta).all():
-        raise StateError(
-            f"after step {step} the parameters are not finite any more; lower the learning rate"
-        )
+def _defined(settings: Settings, theta: Vector) -> DefinedModel:
     return define_model(
         ModelDefinition(architecture=settings.architecture, features=settings.features, theta=theta)
     )

@@ -80,6 +80,10 @@ class _Counter:
         self._on_grid = on_grid
         self.rounds = 0
 
+    @property
+    def over_budget(self) -> int:
+        return int(np.count_nonzero(self.cohort.spent() > self.cohort.study.value.budget_units))
+
     def count(self, values: Values, *, number: int, step: int) -> Count:
         """How many have 1, as a noisy sum."""
         check_next(number, self.rounds)
@@ -134,9 +138,9 @@ class ErrorCounter:
         self._examples: Examples | None = None
 
     @property
-    def budget_units(self) -> int:
-        """What one device may spend on counts."""
-        return self._counter.cohort.study.value.budget_units
+    def over_budget(self) -> int:
+        """How many devices spent more than they may: none."""
+        return self._counter.over_budget
 
     async def errors(self, model: DefinedModel, *, number: int, step: int) -> Count:
         """A noisy count; see `ErrorSource`."""
@@ -205,6 +209,11 @@ class HaltCounter:
         self._told: Flags = np.zeros(devices, dtype=np.bool_)
         self._total = 0.0
         self._variance = 0.0
+
+    @property
+    def over_budget(self) -> int:
+        """How many devices spent more than they may: none."""
+        return self._counter.over_budget
 
     async def halts(self, *, number: int, step: int) -> Count:
         """The noisy running count; see `HaltSource`."""

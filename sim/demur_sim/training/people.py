@@ -48,7 +48,7 @@ class Task:
     def accuracy(self, theta: Vector) -> float:
         """The share of the examples to test on that a model with these parameters is right about."""
         wrong = self.learner.errors(theta, self.inputs, self.labels)
-        return 1 - float(np.count_nonzero(wrong)) / len(wrong)
+        return float(np.count_nonzero(~wrong)) / len(wrong)
 
 
 def task_of(scenario: TrainingScenario) -> Task:

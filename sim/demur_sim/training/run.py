@@ -4,7 +4,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import anyio
 import numpy as np
 
 from demur_proto.checks import check_integer
@@ -17,6 +16,7 @@ from demur_server.training.checkpoints import (
 )
 from demur_server.training.trainer import start, train
 from demur_sim.cohort import block_count
+from demur_sim.run import run_anywhere
 from demur_sim.seeds import Purpose, stream
 from demur_sim.session import Fidelity
 from demur_sim.simulation import hands
@@ -40,7 +40,11 @@ def run_training(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> TrainingResult:
-    """Train, in a script: see `train_scenario`."""
+    """Train, in a script and in a notebook alike: see `train_scenario`.
+
+    Fidelity `processes` starts Python again, so a script must keep its own start behind
+    `if __name__ == "__main__":`.
+    """
 
     async def whole() -> TrainingResult:
         return await train_scenario(
@@ -54,7 +58,7 @@ def run_training(
             progress=progress,
         )
 
-    return anyio.run(whole)
+    return run_anywhere(whole)
 
 
 async def train_scenario(
@@ -91,17 +95,14 @@ async def train_scenario(
     began = time.monotonic()
     check_integer("seed", seed, 0)
     check_integer("collector_port", collector_port, 0, 65535)
-    try:
-        how = How(
-            seed=seed,
-            fidelity=Fidelity(fidelity),
-            workers=hands(workers),
-            collector_port=collector_port,
-        )
-    except ValueError:
-        if fidelity in list(Fidelity):
-            raise
-        raise ParameterError("fidelity", fidelity, " or ".join(Fidelity)) from None
+    if fidelity not in list(Fidelity):
+        raise ParameterError("fidelity", fidelity, " or ".join(Fidelity))
+    how = How(
+        seed=seed,
+        fidelity=Fidelity(fidelity),
+        workers=hands(workers),
+        collector_port=collector_port,
+    )
     how.check(scenario)
     task = task_of(scenario)
     devices = task.people.devices
@@ -145,8 +146,9 @@ async def train_scenario(
             )
             ending = await source.finish()
     over = int(np.count_nonzero(ending.spent > designed.study.value.budget_units))
+    over += sum(each.over_budget for each in (run.errors, run.halts) if each is not None)
     if over:
-        raise StateError(f"{over} devices spent more than their budget; this is a bug")
+        raise StateError(f"{over} budgets were overspent; this is a bug")
     return TrainingResult(
         scenario=scenario,
         seed=seed,

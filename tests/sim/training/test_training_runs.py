@@ -141,6 +141,10 @@ async def test_a_step_in_floats_is_that_on_the_grid_but_for_the_noise() -> None:
     np.testing.assert_allclose(floats.ending.spent, grid.ending.spent, rtol=2.0**-10)
 
 
+async def test_it_trains_where_an_event_loop_runs_already(whole: TrainingResult) -> None:
+    assert run_training(FEW, workers=1).theta_sha256 == whole.theta_sha256
+
+
 def test_a_training_in_floats_says_what_it_is() -> None:
     floats = run_training(FLOATS, workers=1)
 
@@ -189,8 +193,8 @@ async def test_counts_are_near_the_truth_and_paid_for_beside() -> None:
     np.testing.assert_allclose(errors, errors[0] * np.sqrt([1, 2, 3]), rtol=1e-12)
 
 
-async def test_the_printed_promise_adds_every_reserved_budget() -> None:
-    result = await trained(FEW)
+async def test_the_printed_promise_adds_every_reserved_budget(whole: TrainingResult) -> None:
+    result = whole
 
     design, guarantee = result.design, result.design.guarantee
     assert design.errors is not None
@@ -232,6 +236,12 @@ def killed_after(step: int) -> Callable[[TrainingState, float], None]:
     return progress
 
 
+@pytest.fixture(scope="module")
+async def whole() -> TrainingResult:
+    """A training that nothing happened to."""
+    return await trained(FEW)
+
+
 def assert_same(one: TrainingResult, other: TrainingResult) -> None:
     assert one.theta_sha256 == other.theta_sha256
     assert (one.state.errors, one.state.halts) == (other.state.errors, other.state.halts)
@@ -242,7 +252,7 @@ def assert_same(one: TrainingResult, other: TrainingResult) -> None:
 
 @pytest.mark.parametrize("step", range(1, 7))
 async def test_arrays_go_on_after_any_step_and_spend_nothing_twice(
-    step: int, tmp_path: Path
+    step: int, tmp_path: Path, whole: TrainingResult
 ) -> None:
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(Killed):
@@ -256,13 +266,13 @@ async def test_arrays_go_on_after_any_step_and_spend_nothing_twice(
         progress=lambda state, accuracy: rest.append(state.number),
     )
 
-    assert_same(resumed, await trained(FEW))
+    assert_same(resumed, whole)
     assert rest == list(range(step + 1, 7))  # nothing before was asked again
 
 
 @pytest.mark.parametrize("saves", [1, 2, 6])
 async def test_arrays_go_on_where_they_died_between_a_step_and_its_checkpoint(
-    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: TrainingResult
 ) -> None:
     path = tmp_path / "checkpoint.npz"
     number = 0
@@ -282,11 +292,12 @@ async def test_arrays_go_on_where_they_died_between_a_step_and_its_checkpoint(
 
     resumed = await trained(FEW, checkpoint=path, resume=saves > 1)
 
-    assert_same(resumed, await trained(FEW))
+    assert_same(resumed, whole)
 
 
 async def test_processes_answer_again_and_come_to_the_same_model(tmp_path: Path) -> None:
-    scenario = replace(SMALL, data=Source(people=200), steps=3)
+    counts = Counts(every=1, errors=0.2)
+    scenario = replace(SMALL, data=Source(people=200), steps=3, counts=counts)
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(Killed):
         await trained(scenario, checkpoint=path, progress=killed_after(2))

@@ -1,0 +1,254 @@
+"""Gradient rounds: the step of arithmetic float on MNIST's network, and reports through gRPC.
+
+A step of float is all of it: everyone's gradient, norms, filters, sum and noise. It is compared with a
+plain forward and backward pass over the same images by torch itself, in CPU seconds on one thread.
+Images are made up: what they show changes no time. That half needs the extra torch.
+
+Reports go from one worker process to a collector, with gradients that are there already: clipping,
+rounding, filters, noise, frames and sums are what remains. Their floor is the slower of drawing that
+noise on one thread and a bare gRPC stream of as many bytes.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import anyio
+import grpc
+import numpy as np
+
+from demur_proto.definition import define_study
+from demur_proto.errors import UnsupportedError
+from demur_proto.models.definition import ModelDefinition
+from demur_proto.models.softmax import Softmax
+from demur_proto.study import Measure, Policy, Study, View, design_study
+from demur_sim import cohort, process_session
+from demur_sim.children import Child
+from demur_sim.cohort import PORTION_WORDS
+from demur_sim.float_cohort import FloatCohort
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.questions import Questions
+from demur_sim.sampling import FastSampler
+from demur_sim.scenario import Refusal
+from demur_sim.torch_loading import load_torch
+from demur_sim.torch_networks import TWO_CONVOLUTIONS, two_convolutions
+from demur_sim.worker_process import work
+from figures import Figure, publish
+
+WIDE = Softmax(inputs=2600, classes=10)  #: as many parameters as the network of two convolutions
+DEVICES, ROUNDS = 1024, 3
+FRAME_BYTES = 1 << 20
+WORD_BYTES = 4
+
+
+def cpu_seconds(work: Callable[[], object], *, runs: int) -> float:
+    """CPU seconds of a call, the best of several."""
+    times = []
+    for _ in range(runs):
+        started = time.process_time()
+        work()
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def float_step(images: int) -> tuple[float, float]:
+    """CPU seconds of a step in float, and of a plain pass over the same images."""
+    torch = load_torch()
+    rng = np.random.default_rng(1)
+    people = LabelledPeople.one_each(
+        rng.random((images, 784), dtype=np.float32), rng.integers(0, 10, images)
+    )
+    study = Study(
+        name="float",
+        view=View.AGGREGATE,
+        measure=Measure.ZCDP,
+        policy=Policy.CLIP,
+        budget=1e-2,
+        epsilon=1.0,
+        delta=1e-5,
+        minimum_cohort=images,
+        base_sigma=1700.0,
+        base_grid_exponent=-12,
+        maximum_dimension=TWO_CONVOLUTIONS.parameters,
+    )
+    filters = FloatCohort(study, people, clip=10.0, seed=1)
+    blank = ModelDefinition(architecture=TWO_CONVOLUTIONS, theta=np.zeros(26_010))
+    theta = filters.model(blank).initial(rng)
+    defined = ModelDefinition(architecture=TWO_CONVOLUTIONS, theta=theta)
+
+    def ours() -> None:
+        filters.noisy_sum(defined, number=filters.rounds + 1)
+
+    network = two_convolutions()
+    inputs = torch.from_numpy(np.asarray(people.data))
+    labels = torch.from_numpy(people.labels)
+
+    def plain(size: int, stop: int) -> None:
+        network.zero_grad()
+        for at in range(0, stop, size):
+            some = slice(at, min(at + size, stop))
+            scores = network(inputs[some])
+            torch.nn.functional.cross_entropy(scores, labels[some], reduction="sum").backward()
+
+    few = min(images, 4096)
+    sizes = (64, 128, 256, 1024, few)
+    plain(128, few)
+    best = min(sizes, key=lambda size: cpu_seconds(lambda: plain(size, few), runs=2))
+    ours()
+    return cpu_seconds(ours, runs=2), cpu_seconds(lambda: plain(best, images), runs=2)
+
+
+class Precomputed:
+    """Stands for a model whose gradients are there already, all beyond the clip."""
+
+    def __init__(self) -> None:
+        rows = -(-PORTION_WORDS // WIDE.parameters)
+        self._rows = np.random.default_rng(1).normal(size=(rows, WIDE.parameters))
+
+    def gradients(self, theta: Any, examples: Any) -> Any:
+        """The first of them."""
+        return self._rows[: examples.number_of_people]
+
+
+def answer(pipe: Connection) -> None:
+    """A worker process with such a model."""
+    ready = Precomputed()
+    vars(cohort)["model_of"] = lambda definition: ready
+    work(pipe)
+
+
+@contextmanager
+def precomputed() -> Iterator[None]:
+    """Worker processes have such a model for as long as the block lasts."""
+    vars(process_session)["work"] = answer
+    try:
+        yield
+    finally:
+        vars(process_session)["work"] = work
+
+
+async def through_grpc() -> tuple[float, float]:
+    """Words a second through worker, collector and sums; and the noise of one report, grid steps."""
+    study = design_study(
+        name="gradients",
+        epsilon=1.0,
+        delta=1e-5,
+        answers=ROUNDS + 2,  # so that nobody has to shrink an answer
+        minimum_cohort=DEVICES,
+        policy=Policy.CLIP,
+        grid_exponent=-14,
+        horizon=ROUNDS + 1,
+        maximum_dimension=WIDE.parameters,
+    )
+    people = LabelledPeople.one_each(
+        np.zeros((DEVICES, WIDE.inputs), dtype=np.uint8), np.zeros(DEVICES, dtype=np.int64)
+    )
+    questions = Questions(population=people, clip=1.0, on_grid=False, grid_exponent=-14)
+    model = ModelDefinition(architecture=WIDE, theta=np.zeros(WIDE.parameters))
+    with precomputed():
+        async with process_session.process_session(
+            define_study(study), questions, seed=1, refusal=Refusal.COVER, workers=1
+        ) as session:
+            await session.ask_gradient(model)  # the first takes in data and code
+            started = time.perf_counter()
+            for _ in range(ROUNDS):
+                await session.ask_gradient(model)
+            seconds = time.perf_counter() - started
+            await session.finish()
+    share = study.base_sigma / study.noise_shares**0.5
+    return ROUNDS * DEVICES * WIDE.parameters / seconds, share * 2**14
+
+
+def drawing_floor(steps: float) -> float:
+    """Words of noise a second that one thread draws and does nothing else with."""
+    sampler = FastSampler(np.random.Generator(np.random.SFC64(1)))
+    reports = -(-PORTION_WORDS // WIDE.parameters)
+    started = time.perf_counter()
+    for _ in range(DEVICES // reports):
+        sampler.gaussian(steps, reports=reports, dimension=WIDE.parameters)
+    return DEVICES // reports * reports * WIDE.parameters / (time.perf_counter() - started)
+
+
+def take(pipe: Any) -> None:
+    """A bare gRPC server that answers every message with one byte."""
+    anyio.run(_take, pipe)
+
+
+async def _take(pipe: Any) -> None:
+    async def answer(requests: Any, context: Any) -> None:
+        async for _ in requests:
+            await context.write(b"1")
+
+    handlers: dict[str, Any] = {"Take": grpc.stream_stream_rpc_method_handler(answer)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("bare.Bare", handlers)])
+    pipe.send(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    await anyio.wait_readable(pipe)
+    await server.stop(None)
+
+
+async def stream_floor() -> float:
+    """Words a second through a bare stream of full frames."""
+    child = Child("take", take)
+    try:
+        port = await child.hear()
+        frame = bytes(FRAME_BYTES - 1024)
+        frames = DEVICES * WIDE.parameters * WORD_BYTES // len(frame)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call: Any = channel.stream_stream("/bare.Bare/Take")()
+            started = time.perf_counter()
+            for _ in range(frames):
+                await call.write(frame)
+                await call.read()
+            seconds = time.perf_counter() - started
+            await call.done_writing()
+        child.tell("stop")
+        return frames * len(frame) / WORD_BYTES / seconds
+    finally:
+        child.end()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--images", type=int, default=60_000, help="of the step in float")
+    asked = parser.parse_args(arguments)
+    figures = []
+    try:
+        step, plain = float_step(asked.images)
+        figures.append(
+            Figure(
+                name=f"a step in float, {asked.images} images",
+                value=step,
+                unit="CPU s",
+                better="lower",
+                bar=2.5 * plain,
+                floor=plain,
+            )
+        )
+    except UnsupportedError as error:
+        print(f"no step in float: {error}")
+    words, steps = anyio.run(through_grpc)
+    drawn, streamed = drawing_floor(steps), anyio.run(stream_floor)
+    floor = min(drawn, streamed)
+    figures += [
+        Figure(
+            name="words of gradients through gRPC, one worker",
+            value=words,
+            unit="words/s",
+            better="higher",
+            bar=0.6 * floor,
+            floor=floor,
+        ),
+        Figure(name="noise drawn by one thread", value=drawn, unit="words/s", better="higher"),
+        Figure(name="a bare gRPC stream", value=streamed, unit="words/s", better="higher"),
+    ]
+    publish("gradient", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""A training by real rounds: wherever its process dies, no round is asked twice."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from demur_proto.arrays import Integers, Vector
+from demur_proto.definition import Defined, define_study
+from demur_proto.errors import StateError
+from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model, read_model
+from demur_proto.models.softmax import Softmax
+from demur_proto.release import Release
+from demur_proto.round import Gradient, Round
+from demur_proto.study import Policy, design_study
+from demur_proto.words import encode_words
+from demur_server.analyst import Analyst
+from demur_server.collector import Collector
+from demur_server.serving import served
+from demur_server.store.memory import MemoryStore
+from demur_server.training.analyst_source import AnalystGradients
+from demur_server.training.optimisers import Momentum, Rate
+from demur_server.training.trainer import Settings, TrainingState, start, train
+from demur_sim.cohort import Cohort
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.scenario import Refusal
+
+DEADLINE_S = 20.0
+PEOPLE, STEPS = 30, 4
+MODEL = Softmax(inputs=3, classes=2)
+STUDY = define_study(
+    design_study(
+        name="learning",
+        epsilon=1.0,
+        delta=1e-6,
+        answers=2,
+        minimum_cohort=PEOPLE,
+        policy=Policy.CLIP,
+        grid_exponent=-15,
+        maximum_dimension=MODEL.parameters,
+    )
+)
+SETTINGS = Settings(
+    architecture=MODEL,
+    features=None,
+    cohort=PEOPLE,
+    steps=STEPS,
+    optimiser=Momentum(rate=Rate(first=1.0)),
+)
+
+
+class Killed(Exception):
+    """Where the trainer's process would have died."""
+
+
+class Mortal(Analyst):
+    """An analyst that dies at one call, before it is made or after it was answered."""
+
+    call = ""
+    number = 0
+    before = False
+
+    def dying(self, call: str, *, before: bool) -> None:
+        if (call, before) == (self.call, self.before):
+            self.number -= 1
+            if not self.number:
+                raise Killed
+
+    async def publish_model(self, model: DefinedModel) -> None:
+        self.dying("publish", before=True)
+        await super().publish_model(model)
+        self.dying("publish", before=False)
+
+    async def open_gradient(self, model: DefinedModel, **options: Any) -> Defined[Round]:
+        asked = await super().open_gradient(model, **options)
+        self.dying("open", before=False)
+        return asked
+
+    async def close(self, asked: Defined[Round], **options: Any) -> Release:
+        self.dying("close", before=True)
+        release = await super().close(asked, **options)
+        self.dying("close", before=False)
+        return release
+
+
+class World:
+    """A collector, and people who answer each of its rounds once."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        people = LabelledPeople.one_each(rng.normal(size=(PEOPLE, 3)), rng.integers(0, 2, PEOPLE))
+        self.cohort = Cohort(STUDY, people, seed=1, refusal=Refusal.COVER)
+        self.collector = Collector(MemoryStore(), open_access=True)
+        self.answered: list[int] = []
+        self.nobody = False  # answers
+
+    async def answer(self) -> None:
+        async for asked in self.collector.open_rounds(STUDY.hash):
+            query = asked.value.query
+            assert isinstance(query, Gradient)
+            model = read_model(await self.collector.models.definition(query.model_hash)).value
+            self.answered.append(asked.value.number)
+            if self.nobody:
+                continue
+            (block,) = self.cohort.blocks
+            for answer in self.cohort.answers(asked.value, model):
+                ids = block.report_ids().of(asked.hash)
+                ids = ids[16 * answer.people.start : 16 * answer.people.stop]
+                words = encode_words(answer.words, asked.value.word_type)
+                await self.collector.submit(asked.hash, ids, words)
+
+    @property
+    def spent(self) -> Integers:
+        return self.cohort.spent()
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[tuple[World, str]]:
+    made = World()
+    await made.collector.create_study(STUDY.definition)
+    with anyio.fail_after(DEADLINE_S):
+        async with served(made.collector, drain_s=0.1) as ports, anyio.create_task_group() as tasks:
+            tasks.start_soon(made.answer)
+            yield made, f"127.0.0.1:{ports.analyst}"
+            tasks.cancel_scope.cancel()
+
+
+async def trained(analyst: Analyst, state: TrainingState, kept: list[TrainingState]) -> Vector:
+    source = AnalystGradients(analyst, clip=1.0, timeout_s=DEADLINE_S)
+    return (await train(SETTINGS, state, source, after=kept.append)).final
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize(
+    ("call", "before"),
+    [("publish", True), ("publish", False), ("open", False), ("close", True), ("close", False)],
+)
+async def test_a_round_that_was_opened_is_never_asked_again(
+    call: str, before: bool, step: int
+) -> None:
+    kept = [start(SETTINGS, np.zeros(MODEL.parameters))]
+    async with world() as (one, target), Analyst.create(target, STUDY.value) as analyst:
+        whole = await trained(analyst, kept[0], [])
+        spent = one.spent
+
+    async with world() as (one, target):
+        async with Mortal.create(target, STUDY.value) as mortal:
+            assert isinstance(mortal, Mortal)
+            mortal.call, mortal.before, mortal.number = call, before, step
+            with pytest.raises(Killed):
+                await trained(mortal, kept[0], kept)
+        async with Analyst.resume(target, STUDY.hash.hex()) as analyst:
+            resumed = await trained(analyst, kept[-1], kept)
+
+        assert kept[-1].number == STEPS
+        assert one.answered == list(range(1, STEPS + 1))
+        assert one.collector.rounds_opened(STUDY.hash) == STEPS
+        np.testing.assert_array_equal(one.spent, spent)
+    np.testing.assert_array_equal(resumed, whole)
+
+
+async def test_a_step_that_asks_something_else_than_its_round_did_is_refused() -> None:
+    async with world() as (_, target), Analyst.create(target, STUDY.value) as analyst:
+        source = AnalystGradients(analyst, clip=1.0, timeout_s=DEADLINE_S)
+        zero, one = (
+            define_model(
+                ModelDefinition(architecture=MODEL, theta=np.full(MODEL.parameters, value))
+            )
+            for value in (0.0, 1.0)
+        )
+        first = await source.gradient(zero, number=1)
+
+        np.testing.assert_array_equal(await source.gradient(zero, number=1), first)
+        with pytest.raises(StateError, match="round 1 of this study asked something else than"):
+            await source.gradient(one, number=1)
+        with pytest.raises(StateError, match="step 3 cannot follow the 1 rounds"):
+            await source.gradient(one, number=3)
+
+
+async def test_a_sum_that_was_withheld_is_no_sum() -> None:
+    async with world() as (one, target), Analyst.create(target, STUDY.value) as analyst:
+        one.nobody = True
+        source = AnalystGradients(analyst, clip=1.0, reports=0, timeout_s=DEADLINE_S)
+        zero = ModelDefinition(architecture=MODEL, theta=np.zeros(MODEL.parameters))
+
+        with pytest.raises(StateError, match="round 1 has no sum: only 0 reports came"):
+            await source.gradient(define_model(zero), number=1)
