@@ -65,7 +65,18 @@ from demur_proto.mechanisms import (
 )
 from demur_proto.mechanisms import discrete_gaussian as discrete_gaussian_mechanism
 from demur_proto.models import base as model_base
-from demur_proto.models import cross_entropy, examples, hidden_layer, layers, products, softmax
+from demur_proto.models import (
+    cross_entropy,
+    examples,
+    hidden_layer,
+    layers,
+    products,
+    softmax,
+    straightening,
+    strokes,
+    whitened_gradients,
+    whitening,
+)
 from demur_proto.models import definition as model_definition
 from demur_proto.models import features as feature_maps
 from demur_proto.samplers import discrete_gaussian as discrete_gaussian_sampler
@@ -87,7 +98,17 @@ MODULES: tuple[ModuleType, ...] = (
     *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
     rounded_laplace,
     *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
-    *(products, softmax, dealing, labelled, float_charges),
+    *(
+        products,
+        softmax,
+        straightening,
+        strokes,
+        whitened_gradients,
+        whitening,
+        dealing,
+        labelled,
+        float_charges,
+    ),
     *(together, averages, optimisers, stopping),
 )
 
@@ -599,6 +620,18 @@ EXAMPLES |= {
     "features.OrientedGradients": Example(
         valid={**IMAGE, "cell": 2, "bins": 9, "block": 1, "cap": 0.5, "signed": False}
     ),
+    "whitened_gradients.WhitenedGradients": example(
+        height=8,
+        width=8,
+        white=255.0,
+        cells=2,
+        bins=4,
+        synthetic=100,
+        seed=1,
+        power=0.5,
+        floor=0.001,
+        norm=8.0,
+    ),
     "examples.Examples.of_people": example(on=lambda: THREE, start=0, stop=1),
     "dealing.deal_equally": example(examples=3, per_person=2, rng=np.random.default_rng(1)),
     "dealing.deal_skewed": example(
@@ -659,6 +692,14 @@ ELSEWHERE = {
     "examples.check_people": ARRAYS,
     "features.OrientedGradients.of": ARRAYS,
     "features.Pixels.of": ARRAYS,
+    "features.scaled_images": ARRAYS,
+    "straightening.straightened": ARRAYS,
+    "straightening.upright": ARRAYS,
+    "strokes.strokes": "makes as many as it is asked for; feature maps check what comes in",
+    "whitened_gradients.WhitenedGradients.of": ARRAYS,
+    "whitening.Whitening": ARRAYS,
+    "whitening.Whitening.of": ARRAYS,
+    "whitening.fit_whitening": ARRAYS,
     "layers.Layer": ARRAYS,
     "layers.affine": ARRAYS,
     "layers.clipped_gradient_sum": ARRAYS,

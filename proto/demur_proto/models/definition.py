@@ -16,6 +16,7 @@ from demur_proto.models.base import MOST_PARAMETERS, check_sizes
 from demur_proto.models.features import OrientedGradients, Pixels
 from demur_proto.models.hidden_layer import HiddenLayer
 from demur_proto.models.softmax import Softmax
+from demur_proto.models.whitened_gradients import WhitenedGradients
 from demur_proto.v1 import model_pb2
 
 MODEL_TAG = b"demur.model.v1\x00"
@@ -49,7 +50,7 @@ class Module:
 
 
 Architecture = Softmax | HiddenLayer | Module
-Features = Pixels | OrientedGradients
+Features = Pixels | OrientedGradients | WhitenedGradients
 
 ARCHITECTURES: dict[str, type[Architecture]] = {
     "softmax": Softmax,
@@ -59,6 +60,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {
 FEATURES: dict[str, type[Features]] = {
     "pixels": Pixels,
     "oriented_gradients": OrientedGradients,
+    "whitened_gradients": WhitenedGradients,
 }
 KINDS: Mapping[type, str] = {
     make: kind for kind, make in [*ARCHITECTURES.items(), *FEATURES.items()]

@@ -78,7 +78,7 @@ class Pixels:
 
     def of(self, images: Images) -> Features:
         """Features [n, length] of images [n, height, width]; see `FeatureMap`."""
-        scaled = _scaled(images, self.height, self.width, self.white)
+        scaled = scaled_images(images, self.height, self.width, self.white)
         return scaled.reshape(len(images), self.length)
 
 
@@ -149,7 +149,7 @@ class OrientedGradients:
 
     def of(self, images: Images) -> Features:
         """Features [n, length] of images [n, height, width]; see `FeatureMap`."""
-        scaled = _scaled(images, self.height, self.width, self.white)
+        scaled = scaled_images(images, self.height, self.width, self.white)
         out: Features = np.empty((len(images), self.length), dtype=np.float32)
         with np.errstate(all="ignore"):
             for start in range(0, len(images), _IMAGES_AT_ONCE):
@@ -189,7 +189,15 @@ class OrientedGradients:
         return _divided(blocks).reshape(len(cells), -1)
 
 
-def _scaled(images: Images, height: int, width: int, white: float) -> Single:
+def scaled_images(images: Images, height: int, width: int, white: float) -> Single:
+    """Images [n, height, width] in single precision, such that white is 1.
+
+    Raises:
+        ParameterError: they are of another size, or no numbers.
+
+    >>> scaled_images(np.array([[[0, 5]]]), 1, 2, 10.0)
+    array([[[0. , 0.5]]], dtype=float32)
+    """
     if images.ndim != 3 or images.shape[1:] != (height, width) or images.dtype.kind not in "uif":
         shown = (str(images.dtype), images.shape)
         raise ParameterError("images", shown, f"numbers of shape [n, {height}, {width}]")

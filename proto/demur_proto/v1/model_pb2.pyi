@@ -189,6 +189,66 @@ class OrientedGradients(_message.Message):
 Global___OrientedGradients: _TypeAlias = OrientedGradients  # noqa: Y015
 
 @_typing.final
+class WhitenedGradients(_message.Message):
+    """Oriented gradients of a character put upright, whitened by synthetic drawings. docs/models.md says
+    exactly which.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    WHITE_FIELD_NUMBER: _builtins.int
+    CELLS_FIELD_NUMBER: _builtins.int
+    BINS_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    POWER_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    NORM_FIELD_NUMBER: _builtins.int
+    height: _builtins.int
+    """Of every image, pixels; 8 to 2^7."""
+    width: _builtins.int
+    """Of every image, pixels; the same."""
+    white: _builtins.float
+    """Value of a white pixel; > 0."""
+    cells: _builtins.int
+    """Cells along a side; 1 to half the side."""
+    bins: _builtins.int
+    """Directions told apart; 2 to 64."""
+    synthetic: _builtins.int
+    """Drawings that the whitening is fitted to; 100 to 2^15."""
+    seed: _builtins.int
+    """Of the generator of the drawings."""
+    power: _builtins.float
+    """How far to whiten; > 0 and <= 1, which is wholly."""
+    floor: _builtins.float
+    """Added to every variance's share of the largest; > 0 and <= 1."""
+    norm: _builtins.float
+    """Of the features of an image; > 0."""
+    def __init__(
+        self,
+        *,
+        height: _builtins.int = ...,
+        width: _builtins.int = ...,
+        white: _builtins.float = ...,
+        cells: _builtins.int = ...,
+        bins: _builtins.int = ...,
+        synthetic: _builtins.int = ...,
+        seed: _builtins.int = ...,
+        power: _builtins.float = ...,
+        floor: _builtins.float = ...,
+        norm: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "cells", b"cells", "floor", b"floor", "height", b"height", "norm", b"norm", "power", b"power", "seed", b"seed", "synthetic", b"synthetic", "white", b"white", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhitenedGradients: _TypeAlias = WhitenedGradients  # noqa: Y015
+
+@_typing.final
 class ModelDefinition(_message.Message):
     """A model and its parameters at one step of its training. It travels as the bytes that were written
     once, its hash is SHA-256("demur.model.v1" || 0x00 || those bytes), and nobody serialises it again.
@@ -201,6 +261,7 @@ class ModelDefinition(_message.Message):
     MODULE_FIELD_NUMBER: _builtins.int
     PIXELS_FIELD_NUMBER: _builtins.int
     ORIENTED_GRADIENTS_FIELD_NUMBER: _builtins.int
+    WHITENED_GRADIENTS_FIELD_NUMBER: _builtins.int
     THETA_FIELD_NUMBER: _builtins.int
     theta: _builtins.bytes
     """All parameters in the order that the architecture gives them: finite little-endian doubles."""
@@ -224,6 +285,10 @@ class ModelDefinition(_message.Message):
     def oriented_gradients(self) -> Global___OrientedGradients:
         """Histograms of oriented gradients."""
 
+    @_builtins.property
+    def whitened_gradients(self) -> Global___WhitenedGradients:
+        """Oriented gradients, whitened."""
+
     def __init__(
         self,
         *,
@@ -232,15 +297,16 @@ class ModelDefinition(_message.Message):
         module: Global___Module | None = ...,
         pixels: Global___Pixels | None = ...,
         oriented_gradients: Global___OrientedGradients | None = ...,
+        whitened_gradients: Global___WhitenedGradients | None = ...,
         theta: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "features", b"features", "hidden_layer", b"hidden_layer", "module", b"module", "oriented_gradients", b"oriented_gradients", "pixels", b"pixels", "softmax", b"softmax"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "features", b"features", "hidden_layer", b"hidden_layer", "module", b"module", "oriented_gradients", b"oriented_gradients", "pixels", b"pixels", "softmax", b"softmax", "whitened_gradients", b"whitened_gradients"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "features", b"features", "hidden_layer", b"hidden_layer", "module", b"module", "oriented_gradients", b"oriented_gradients", "pixels", b"pixels", "softmax", b"softmax", "theta", b"theta"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "features", b"features", "hidden_layer", b"hidden_layer", "module", b"module", "oriented_gradients", b"oriented_gradients", "pixels", b"pixels", "softmax", b"softmax", "theta", b"theta", "whitened_gradients", b"whitened_gradients"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_architecture: _TypeAlias = _typing.Literal["softmax", "hidden_layer", "module"]  # noqa: Y015
     _WhichOneofArgType_architecture: _TypeAlias = _typing.Literal["architecture", b"architecture"]  # noqa: Y015
-    _WhichOneofReturnType_features: _TypeAlias = _typing.Literal["pixels", "oriented_gradients"]  # noqa: Y015
+    _WhichOneofReturnType_features: _TypeAlias = _typing.Literal["pixels", "oriented_gradients", "whitened_gradients"]  # noqa: Y015
     _WhichOneofArgType_features: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_architecture) -> _WhichOneofReturnType_architecture | None: ...

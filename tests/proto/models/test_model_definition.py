@@ -20,6 +20,7 @@ from demur_proto.models.definition import (
 from demur_proto.models.features import OrientedGradients, Pixels
 from demur_proto.models.hidden_layer import HiddenLayer
 from demur_proto.models.softmax import Softmax
+from demur_proto.models.whitened_gradients import WhitenedGradients
 from demur_proto.v1 import model_pb2
 
 SOFTMAX = Softmax(inputs=6, classes=2)
@@ -32,6 +33,13 @@ MODELS = [
         architecture=HiddenLayer(inputs=16, hidden=3, classes=4),
         features=OrientedGradients(height=8, width=8, block=1, bins=4, cap=0.5, signed=True),
         theta=np.linspace(-1e300, 5e-324, 67),
+    ),
+    ModelDefinition(
+        architecture=Softmax(inputs=4, classes=2),
+        features=WhitenedGradients(
+            height=8, width=8, cells=1, bins=4, synthetic=100, seed=2**32 - 1, power=0.5, norm=1.0
+        ),
+        theta=np.zeros(10),
     ),
     ModelDefinition(
         architecture=Module(path="no.such.module:Net", inputs=6, classes=2, parameters=3),
@@ -119,7 +127,7 @@ def test_parameters_that_are_not_finite_are_refused_and_said_where(bad: float) -
     ("wrong", "about"),
     [
         ({"architecture": "softmax"}, "architecture must be one of Softmax, HiddenLayer, Module"),
-        ({"features": "pixels"}, "features must be one of Pixels, OrientedGradients"),
+        ({"features": "pixels"}, "features must be one of Pixels, OrientedGradients, Whit"),
         ({"features": Pixels(height=2, width=2)}, "inputs must be 4, as many as features, got 6"),
         ({"theta": np.zeros(13)}, r"theta must be float64 of shape \[14\]"),
         ({"theta": np.zeros(14, dtype=np.float32)}, r"theta must be float64 of shape \[14\]"),

@@ -188,7 +188,7 @@ def test_a_scenario_of_the_other_kind_is_named_as_such(capsys: pytest.CaptureFix
         ("algorithm=private-gd", "steps in --set must be at most the budget, 3, in private-gd"),
         ("model.architecture=tree", "must be softmax or hidden_layer, got 'tree'"),
         ("model.hidden=3", "model.hidden in --set must be an integer >= 0 and <= 0, got 3"),
-        ("features.map=edges", "must be pixels or oriented_gradients, got 'edges'"),
+        ("features.map=edges", "oriented_gradients or whitened_gradients, got 'edges'"),
         ("features.cells=2", "must be one of bins, block, cap, cell, map"),
         ("features.cell=3", "features.height must be a multiple of cell, 3, got 14"),
         ("optimiser.rate=-1", "optimiser.rate in --set must be a finite number > 0"),
