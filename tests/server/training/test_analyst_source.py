@@ -110,7 +110,7 @@ class World:
                 ids = block.report_ids().of(asked.hash)
                 ids = ids[16 * answer.people.start : 16 * answer.people.stop]
                 words = encode_words(answer.words, asked.value.word_type)
-                await self.collector.submit(asked.hash, ids, words)
+                await self.collector.intake.submit(asked.hash, ids, words)
 
     @property
     def spent(self) -> Integers:
