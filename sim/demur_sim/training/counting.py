@@ -98,7 +98,9 @@ class _Counter:
             answers.sums, reports=answers.reports
         )
         return Count(
-            step=step, value=estimate.estimate[0], standard_error=estimate.standard_error[0]
+            step=step,
+            value=float(estimate.estimate[0]),
+            standard_error=float(estimate.standard_error[0]),
         )
 
 
