@@ -2,7 +2,7 @@
 
 It lives once: its budget is in memory only, so with another token it would begin anew.
 
-    demur admin tokens > token; python examples/device.py HOST:PORT token --active 3 5
+    demur admin tokens --out token; python examples/device.py HOST:PORT token --active 3 5
 """
 
 import argparse
