@@ -174,15 +174,16 @@ def run(options: argparse.Namespace) -> int:
 def _place(options: argparse.Namespace) -> dict[str, Any]:
     """Where the collector is, and what to show it."""
     from demur_proto.channels import ClientTls
-    from demur_proto.errors import ParameterError
+    from demur_proto.errors import ParameterError, StateError
     from demur_server.data_folder import credential_file, find_listening, read_secret_file
 
     target = options.target
     if target is None:
         listening = find_listening(options.folder)
         if listening is None:
-            raise ParameterError(
-                "--target", None, f"given, as no collector runs on the folder {options.folder}"
+            raise StateError(
+                f"no collector runs on the folder {options.folder}: name another --folder, or say "
+                "--target HOST:PORT"
             )
         target = listening.analyst
     file = options.credential

@@ -17,7 +17,7 @@ import pytest
 from demur_client.connection import connected
 from demur_proto.credentials import DeviceCredential, read_token
 from demur_proto.definition import Defined, define_study, read_round
-from demur_proto.errors import DemurError, ParameterError, StorageError
+from demur_proto.errors import DemurError, ParameterError, StateError, StorageError
 from demur_proto.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import design_study
@@ -179,7 +179,7 @@ async def test_without_an_epsilon_of_its_own_a_histogram_costs_its_part_of_the_b
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["active", "--study", "none"], "there are 0 studies 'none' of "),
+        (["active", "--study", "none"], "there is no study 'none'; the collector has "),
         (["active", "--target", "127.0.0.1:1"], "lost the collector"),
     ],
 )
@@ -218,7 +218,11 @@ async def test_a_question_that_cannot_be_put_ends_in_one_line(
             ParameterError,
             "^--answers must be left out with --question-epsilon",
         ),
-        (["active"], ParameterError, r"^--target must be given, as no collector runs on the fol"),
+        (
+            ["active"],
+            StateError,
+            r"^no collector runs on the folder .*, or say --target HOST:PORT$",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_anybody_is_called(
@@ -231,6 +235,16 @@ def test_what_cannot_be_asked_is_said_before_anybody_is_called(
 
     with pytest.raises(kind, match=said):
         options.run(options)
+
+
+def test_a_study_of_sums_is_not_asked_for_a_histogram_nor_the_reverse() -> None:
+    sums = design_study(name="sums", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2)
+    found = [define_study(sums), define_study(APPS)]
+
+    with pytest.raises(ParameterError, match=r"^question must be a histogram, with --categories"):
+        Question.read([Feature(name="x")], {}).study(found, "apps")
+    with pytest.raises(ParameterError, match=r"^question must be a sum, without --categories"):
+        Question.read([Feature(name="x")], {"categories": 4}).study(found, "sums")
 
 
 async def test_a_study_keeps_its_contract(server: Server) -> None:
