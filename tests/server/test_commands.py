@@ -34,7 +34,8 @@ from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
 from demur_server.admin import make_tokens
-from demur_server.analyst import Analyst, list_studies
+from demur_server.analyst import Analyst
+from demur_server.analyst_calls import list_studies
 from demur_server.certs_command import make_folder
 from demur_server.commands import add_commands
 from demur_server.data_folder import find_listening

@@ -22,7 +22,8 @@ from demur_proto.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import design_study
 from demur_server.admin import make_tokens
-from demur_server.analyst import Analyst, list_studies
+from demur_server.analyst import Analyst
+from demur_server.analyst_calls import list_studies
 from demur_server.ask_command import add_commands
 from demur_server.choosing import read_features
 from demur_server.question import Question
@@ -78,6 +79,13 @@ async def answered(
     return result[0]
 
 
+async def closed(server: Server, *words: str) -> tuple[int, str, str]:
+    """`demur close`."""
+    process = start("close", *words, "--folder", str(server.folder))
+    out, err = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=DEADLINE_S))
+    return process.returncode, out, err
+
+
 async def listed_rounds(server: Server, name: str) -> tuple[int, str, str]:
     """`demur admin rounds --json`."""
     process = start("admin", "rounds", "--json", "--study", name, "--folder", str(server.folder))
@@ -122,6 +130,33 @@ async def test_a_round_without_enough_reports_says_that_it_stays_open(server: Se
 
     assert (status, out) == (1, "")
     assert err == "error: round 1 did not get 2 reports within 0.2 s; it stays open\n"
+
+
+async def test_a_round_that_was_left_open_is_closed_by_its_hash_and_again_tells_the_same(
+    server: Server, pair: list[DeviceCredential]
+) -> None:
+    await asked(server, "active", "--study", "left", *NEW, "--timeout", "0.2", "--on-grid")
+    _, listed, _ = await listed_rounds(server, "left")
+    [line] = json.loads(listed)
+    study = await fixed(server, "left")
+    async with connected(server.devices) as channel:
+        for device in pair:
+            await answer(channel, device, study, word=128)
+
+    early = await closed(server, line["round"], "--reports", "3", "--timeout", "0.2")
+    first = await closed(server, line["round"])
+    again = await closed(server, line["round"], "--json")
+    unknown = await closed(server, "00" * 32)
+    wrong = await closed(server, "1234")
+
+    assert (line["state"], early[0], first[0], again[0]) == ("open", 1, 0, 0)
+    assert early[2] == "error: the round did not get 3 reports within 0.2 s; it stays open\n"
+    assert first[1].startswith(f"round {line['round'][:16]}: 2 ± ")
+    assert "(1, 1e-06)-differential privacy" in first[1]
+    assert json.loads(again[1])["estimate"] == [2.0]
+    assert (unknown[0], wrong[0]) == (1, 2)
+    assert unknown[2] == f"error: there is no round {'0' * 16}\n"
+    assert "a hash of 64 digits" in wrong[2]
 
 
 async def test_a_histogram_makes_its_study_and_is_counted_by_category(
