@@ -19,7 +19,7 @@ from demur_proto.definition import (
     define_study,
     read_study,
 )
-from demur_proto.errors import NotFoundError, StateError
+from demur_proto.errors import NotFoundError, StateError, WireError
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
@@ -231,7 +231,10 @@ class Analyst:
                     f"round {asked.value.number} did not get {after_reports} reports within "
                     f"{timeout_s:g} s; it stays open"
                 ) from None
-        return Release.of(response.release)
+        release = Release.of(response.release)
+        if release.round_hash != asked.hash:
+            raise WireError(f"{PEER} sent the release of another round than the one it closed")
+        return release
 
     async def ask(
         self,
