@@ -7,7 +7,7 @@ from demur_proto.channels import ClientTls, open_channel
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.credentials import Metadata, NamedSecret, metadata_of
 from demur_proto.definition import LARGEST_REPORT_WORDS, Defined, read_study
-from demur_proto.errors import StateError
+from demur_proto.errors import StateError, WireError
 from demur_proto.release import Release
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
@@ -135,4 +135,7 @@ async def closed(
             raise StateError(
                 f"{name} did not get {after_reports} reports within {timeout_s:g} s; it stays open"
             ) from None
-    return Release.of(response.release)
+    release = Release.of(response.release)
+    if release.round_hash != round_hash:
+        raise WireError(f"{PEER} sent the release of another round than the one it closed")
+    return release
