@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ import numpy as np
 import pytest
 
 from demur_proto.round import Feature
+from demur_proto.study import View, design_study
+from demur_server.admin import make_tokens
+from demur_server.notebook import open_notebook
+from demur_server.store.side_door import sqlite_door
 from demur_sim.datasets.cdnow import load_cdnow
+from serve_kit import serving
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FIDELITIES = ["cohort", "processes"]
@@ -141,3 +147,44 @@ def test_an_example_prints_the_same_at_both_fidelities(name: str, tmp_path: Path
     )
 
     assert in_cohort == in_processes
+
+
+def test_device_py_enrols_and_answers_every_round_of_a_running_collector(tmp_path: Path) -> None:
+    study = design_study(
+        name="visits", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2, view=View.LOCAL
+    )
+    today = Feature(name="active", parameters={"period": 3})
+    with serving(tmp_path / "data", longest_s=120.0) as server:
+        with sqlite_door(server.folder / "store.sqlite") as door:
+            tokens = make_tokens(door, count=2)
+        commands = [
+            [sys.executable, str(EXAMPLES / "device.py"), server.devices, str(tmp_path / name)]
+            for name in ("one", "other")
+        ]
+        for command, token in zip(commands, tokens, strict=True):
+            Path(command[-1]).write_text(token)
+        with ExitStack() as running:
+            for command, days in zip(commands, (["3", "5"], []), strict=True):
+                device = running.enter_context(subprocess.Popen([*command, "--active", *days]))
+                running.callback(device.kill)
+            with open_notebook(server.analysts, study, credential=server.analyst) as notebook:
+                known = notebook.ask(today, on_grid=True)
+                unknown = notebook.ask(Feature(name="other"))
+        again = subprocess.run(commands[0], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (known.reports, unknown.reports) == (2, 2)
+    for release, truth in ((known, 1), (unknown, 0)):
+        assert abs(release.estimate[0] - truth) <= 5 * release.standard_error[0]
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.startswith("error: not let in")  # its token is used
+    assert again.stderr.count("\n") == 1
+
+
+def test_the_source_of_device_py_knows_one_feature() -> None:
+    diary = example("device.py")["Diary"]([3, 5])
+
+    values = [diary.evaluate(Feature(name="active", parameters={"period": day})) for day in (3, 4)]
+
+    assert [value.tolist() for value in values] == [[[1.0]], [[0.0]]]
+    with pytest.raises(KeyError):
+        diary.evaluate(Feature(name="other"))

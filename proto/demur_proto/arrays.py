@@ -39,8 +39,17 @@ def same_floats(one: npt.ArrayLike, other: npt.ArrayLike) -> bool:
 
 
 def _fixed(values: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
-    if isinstance(values, np.ndarray) and values.dtype == dtype and not values.flags.writeable:
+    if isinstance(values, np.ndarray) and values.dtype == dtype and _is_fixed(values):
         return values
     fixed = np.array(values, dtype=dtype)
     fixed.flags.writeable = False
     return fixed
+
+
+def _is_fixed(values: Any) -> bool:
+    """Whether neither an array nor what it is a view of can be written."""
+    while isinstance(values, np.ndarray):
+        if values.flags.writeable:
+            return False
+        values = values.base
+    return values is None or isinstance(values, bytes)

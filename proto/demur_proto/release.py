@@ -1,8 +1,9 @@
 """A release: what becomes public. It never changes once published."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Release:
     whose filter refused counts as nothing, so late in a study it lags behind the sum over
     everyone.
 
-    Its arrays are read-only, and have copies of what they are made from.
+    Its arrays are read-only, and have copies of what they are made from; so are those of its copies.
     """
 
     study_hash: bytes
@@ -68,6 +69,12 @@ class Release:
             and same_floats(self.confidence, other.confidence)
             and all(same_floats(getattr(self, each), getattr(other, each)) for each in FLOATS)
         )
+
+    def __reduce__(self) -> "tuple[partial[Release], tuple[()]]":
+        """Pickles and copies are made anew: arrays that were pickled come back writeable."""
+        return partial(
+            Release, **{each.name: getattr(self, each.name) for each in fields(self)}
+        ), ()
 
     @property
     def _head(self) -> tuple[object, ...]:
@@ -125,7 +132,9 @@ class Release:
         """From the wire.
 
         Raises:
-            WireError: the sums are not 64-bit words.
+            WireError: the sums are not 64-bit words; or the numbers are not those of a release: one
+                that is not finite, errors that are neither shared nor one for each estimate, an
+                estimate without a sum, anything at all in a release that was withheld.
             UnsupportedError: withheld for a reason that this version does not know.
         """
         if len(message.sums) % 8:
@@ -133,7 +142,7 @@ class Release:
         withheld = [key for key, value in WITHHELD.items() if value == message.withheld]
         if not withheld:
             raise UnsupportedError(f"withheld {message.withheld} is not supported by this version")
-        return cls(
+        release = cls(
             study_hash=message.study_hash,
             round_hash=message.round_hash,
             number=message.number,
@@ -148,6 +157,30 @@ class Release:
             confidence=message.confidence,
             guarantee=message.guarantee,
         )
+        _check(release)
+        return release
+
+
+def _check(release: Release) -> None:
+    """Refuse what no collector publishes, before anybody computes with it."""
+    estimates, published = release.estimate.size, release.withheld is Withheld.NOTHING
+    errors = {release.standard_error.size, release.half_width.size}
+    fit = (
+        release.sums.size >= estimates > 0 and errors <= {1, estimates}
+        if published
+        else not release.sums.size and not estimates and errors == {0}
+    )
+    if not fit:
+        raise WireError(
+            f"a release {'with' if published else 'without'} numbers has {release.sums.size} sums, "
+            f"{estimates} estimates, {release.standard_error.size} standard errors and "
+            f"{release.half_width.size} half widths"
+        )
+    finite = all(np.isfinite(getattr(release, name)).all() for name in FLOATS)
+    if not finite or (release.standard_error < 0).any() or (release.half_width < 0).any():
+        raise WireError("a release has an estimate that is not finite, or an error below zero")
+    if published and not 0 < release.confidence < 1:
+        raise WireError(f"a confidence lies between 0 and 1, got {release.confidence}")
 
 
 def _at(values: Vector, coordinate: int) -> float:

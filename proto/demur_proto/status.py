@@ -23,6 +23,9 @@ REFUSED = "not let in: the credential for this call is missing, wrong, revoked o
 TROUBLE = "the collector can keep or read nothing for now; try again later"
 """All that callers are told of a `StorageError`: which file, host or user is its operator's business."""
 
+NO_SUCH_CALL = "Method not found!"
+"""What gRPC itself says where a port does not serve a call."""
+
 STATUS: dict[type[DemurError], grpc.StatusCode] = {
     ParameterError: grpc.StatusCode.INVALID_ARGUMENT,
     DataError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -54,6 +57,10 @@ def error_of(error: grpc.RpcError, *, peer: str) -> DemurError:
     """
     if not isinstance(error, grpc.aio.AioRpcError):
         return ConnectionLost(f"lost {peer}: {error}")
+    if error.details() == NO_SUCH_CALL:
+        return UnsupportedError(
+            f"{peer} does not serve this call here; devices and analysts have a port each"
+        )
     kind = ERRORS.get(error.code())
     if kind is not None:
         return kind(error.details() or error.code().name)

@@ -43,20 +43,29 @@ def open_door(config: ServerConfig) -> Iterator[SideDoor]:
         yield door
 
 
-def make_tokens(door: SideDoor, *, count: int) -> list[str]:
+def make_tokens(door: SideDoor, *, count: int, out: Path | None = None) -> list[str]:
     """New enrolment tokens, as they are written down. The store keeps their hashes only.
+
+    Args:
+        door: into the store.
+        count: how many.
+        out: a file to write them to, one a line, before the store knows the last of them.
 
     Raises:
         ParameterError: the count is not from 1 to 1,000,000.
-        StorageError: the store is in trouble; the tokens that it kept by then nobody knows.
+        StateError: the file exists; the tokens that the store kept by then nobody knows.
+        StorageError: the file cannot be written, or the store is in trouble; the tokens that it kept by then nobody knows.
     """
     check_integer("count", count, 1, MOST_TOKENS)
     made = [new_token() for _ in range(count)]
+    texts = [write_token(token) for token in made]
     for at in range(0, count, TOKENS_AT_ONCE):
         with door.changing() as sql:
             rows = [{"hash": hash_secret(token)} for token in made[at : at + TOKENS_AT_ONCE]]
             sql.execute(tokens.insert(), rows)
-    return [write_token(token) for token in made]
+            if out is not None and at + TOKENS_AT_ONCE >= count:
+                write_secret_file(out, "\n".join(texts))
+    return texts
 
 
 def revoke(door: SideDoor, device: str, *, reason: str) -> None:

@@ -37,6 +37,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
             part.add_argument("--study", metavar="S", help="only this one: its name, or its hash")
     part = _part(parts, "tokens", "make enrolment tokens, each for one device; shown only once")
     part.add_argument("--count", type=int, default=1, metavar="N", help="how many (default: 1)")
+    part.add_argument(
+        "--out", type=Path, metavar="FILE", help="write them there, for its owner only"
+    )
     part = _part(parts, "revoke", "refuse a device from now on, for ever")
     part.add_argument("device", metavar="DEVICE", help="its id: 32 hexadecimal digits")
     part.add_argument(
@@ -50,7 +53,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     what = part.add_mutually_exclusive_group(required=True)
     what.add_argument("--role", choices=["analyst", "gateway"], help="what it is for")
     what.add_argument("--remove", action="store_true", help="let nobody in with it any more")
-    part.add_argument("--out", type=Path, metavar="FILE", help="write it there, not here")
+    part.add_argument("--out", type=Path, metavar="FILE", help="write it there, for its owner only")
     part = _part(parts, "export", "print the releases, and nothing that is not public")
     part.add_argument("--study", metavar="S", help="only this one: its name, or its hash")
     part.add_argument(
@@ -185,8 +188,10 @@ def _tokens(options: argparse.Namespace, config: "ServerConfig") -> int:
     from demur_server.admin import make_tokens, open_door
 
     with open_door(config) as door:
-        tokens = make_tokens(door, count=options.count)
-    print(json.dumps({"tokens": tokens}) if options.json else "\n".join(tokens))
+        made = make_tokens(door, count=options.count, out=options.out)
+    told = {"tokens": made} if options.out is None else {"file": str(options.out)}
+    line = "\n".join(made) if options.out is None else f"wrote {options.out}"
+    print(json.dumps(told) if options.json else line)
     return 0
 
 

@@ -5,34 +5,27 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
-import grpc
 
 from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
 from demur_proto.checks import check_integer, check_positive
-from demur_proto.credentials import Metadata, NamedSecret, metadata_of
+from demur_proto.credentials import NamedSecret, metadata_of
 from demur_proto.definition import (
-    LARGEST_REPORT_WORDS,
     Defined,
     define_round,
     define_study,
-    read_study,
 )
-from demur_proto.errors import StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.models.definition import DefinedModel
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
-from demur_proto.version import PROTOCOL_VERSION
+from demur_server.analyst_calls import CHANNEL_OPTIONS, closed, fixed, listed
 from demur_server.choosing import choose_study
 from demur_server.publishing import model_messages
 
-# Of the largest round: sums and estimates, 8 bytes each, and what is not numbers.
-LARGEST_RELEASE_BYTES = 16 * LARGEST_REPORT_WORDS + (1 << 20)
-CHANNEL_OPTIONS = (("grpc.max_receive_message_length", LARGEST_RELEASE_BYTES),)
 MODEL_S = 300.0  #: deadline of handing over a model
 MOST_REPORTS = 2**63 - 1
 
@@ -95,7 +88,7 @@ class Analyst:
             target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
         ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
-            response = await _fixed(stub, defined, metadata_of(credential))
+            response = await fixed(stub, defined, metadata_of(credential))
             yield cls(stub, defined, credential=credential, rounds=response.rounds)
 
     @classmethod
@@ -128,7 +121,7 @@ class Analyst:
             target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
         ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
-            found, rounds = choose_study(await _listed(stub, credential), study)
+            found, rounds = choose_study(await listed(stub, credential), study)
             yield cls(stub, found, credential=credential, rounds=rounds)
 
     async def open(
@@ -245,7 +238,7 @@ class Analyst:
     async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
         async with self._opening:
             if self._unsure:
-                self._rounds = (await _fixed(self._stub, self.study, self._metadata)).rounds
+                self._rounds = (await fixed(self._stub, self.study, self._metadata)).rounds
                 self._unsure = False
             asked = numbered(number=self._rounds + 1)
             check_affordable(self.study.value, asked)
@@ -268,22 +261,14 @@ class Analyst:
             StateError: it did not get them in time; it stays open.
             DemurError: the collector went away.
         """
-        check_integer("after_reports", after_reports, 0, MOST_REPORTS)
-        check_positive("timeout_s", timeout_s)
-        request = analyst_pb2.CloseRoundRequest(round_hash=asked.hash, after_reports=after_reports)
-        async with calling(PEER):
-            try:
-                response = await self._stub.CloseRound(
-                    request, timeout=timeout_s, metadata=self._metadata
-                )
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise
-                raise StateError(
-                    f"round {asked.value.number} did not get {after_reports} reports within "
-                    f"{timeout_s:g} s; it stays open"
-                ) from None
-        return Release.of(response.release)
+        return await closed(
+            self._stub,
+            asked.hash,
+            f"round {asked.value.number}",
+            metadata=self._metadata,
+            after_reports=after_reports,
+            timeout_s=timeout_s,
+        )
 
     async def ask(
         self,
@@ -401,51 +386,3 @@ def _check_waiting(reports: int | None, timeout_s: float) -> None:
     if reports is not None:
         check_integer("reports", reports, 0, MOST_REPORTS)
     check_positive("timeout_s", timeout_s)
-
-
-async def list_studies(
-    target: str,
-    *,
-    credential: NamedSecret | None = None,
-    tls: ClientTls | None = None,
-    insecure_plaintext: bool = False,
-) -> list[tuple[Defined[Study], int]]:
-    """Every study of a collector, and how many rounds each has had.
-
-    Args:
-        target: the collector's analyst port, `HOST:PORT`.
-        credential: an analyst's; None where the collector takes questions from anybody.
-        tls: how to know the collector; None for plaintext, which stays on this machine.
-        insecure_plaintext: allow plaintext to another machine; see `Analyst.create`.
-
-    Raises:
-        ParameterError: not a target, or plaintext that would leave this machine.
-        DemurError: the collector refuses, is not there, or has a study that this version cannot do.
-    """
-    async with open_channel(
-        target, tls=tls, insecure_plaintext=insecure_plaintext, options=CHANNEL_OPTIONS
-    ) as channel:
-        return await _listed(analyst_pb2_grpc.AnalystStub(channel), credential)
-
-
-async def _fixed(
-    stub: "analyst_pb2_grpc.AnalystAsyncStub", study: Defined[Study], metadata: Metadata
-) -> analyst_pb2.CreateStudyResponse:
-    """Fix a study; one that is fixed already stays as it is, with its number of rounds."""
-    request = analyst_pb2.CreateStudyRequest(
-        protocol_version=PROTOCOL_VERSION, definition=study.definition
-    )
-    async with calling(PEER):
-        return await stub.CreateStudy(request, timeout=CALL_S, metadata=metadata)
-
-
-async def _listed(
-    stub: "analyst_pb2_grpc.AnalystAsyncStub", credential: NamedSecret | None
-) -> list[tuple[Defined[Study], int]]:
-    request = analyst_pb2.ListStudiesRequest(protocol_version=PROTOCOL_VERSION)
-    call = stub.ListStudies(request, timeout=CALL_S, metadata=metadata_of(credential))
-    found = []
-    async with calling(PEER):
-        async for response in call:
-            found.append((read_study(response.definition), response.rounds))
-    return found

@@ -2,11 +2,11 @@
 
 import argparse
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from demur_server.reaching import add_place, place_of
 
 if TYPE_CHECKING:
-    from demur_proto.credentials import NamedSecret
     from demur_proto.release import Release
     from demur_proto.study import Study
 
@@ -60,7 +60,6 @@ HISTOGRAM = (
         "ε of this one answer, nats (default: the largest at which --answers of them fit)",
     ),
 )
-LONGEST_SHOWN = 20  #: estimates in the form for people
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -102,25 +101,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     histogram = command.add_argument_group("a histogram")
     for flag, kind, metavar, purpose in HISTOGRAM:
         histogram.add_argument(flag, type=kind, metavar=metavar, help=purpose)
-    place = command.add_argument_group("the collector")
-    place.add_argument(
-        "--folder",
-        type=Path,
-        default=Path("demur-data"),
-        metavar="DIR",
-        help="data folder of a collector on this machine, which says where it listens and holds "
-        "the first credential (default: demur-data)",
-    )
-    place.add_argument("--target", metavar="HOST:PORT", help="its port for analysts")
-    place.add_argument("--credential", type=Path, metavar="FILE", help="an analyst's credential")
-    place.add_argument("--ca", type=Path, metavar="FILE", help="CA that vouches for it, PEM")
-    place.add_argument("--certificate", type=Path, metavar="FILE", help="one's own, for mTLS")
-    place.add_argument("--key", type=Path, metavar="FILE", help="its private key")
-    place.add_argument(
-        "--insecure-plaintext",
-        action="store_true",
-        help="without a CA, send the credential over the network all the same",
-    )
+    add_place(command)
     contract = command.add_argument_group("a new study")
     for flag, kind, purpose in CONTRACT:
         contract.add_argument(flag, type=kind, metavar="X", help=purpose)
@@ -134,6 +115,7 @@ def run(options: argparse.Namespace) -> int:
     from demur_proto.checks import check_integer, check_positive
     from demur_server.choosing import describe_feature, read_features
     from demur_server.question import Question
+    from demur_server.telling import told
 
     if options.reports is not None:
         check_integer("--reports", options.reports, 0)
@@ -144,9 +126,10 @@ def run(options: argparse.Namespace) -> int:
     question = Question.read(features, {key: getattr(options, key) for key in keys})
 
     async def ask() -> "tuple[Study, Release]":
-        from demur_server.analyst import Analyst, list_studies
+        from demur_server.analyst import Analyst
+        from demur_server.analyst_calls import list_studies
 
-        place = _place(options)
+        place = place_of(options)
         found = [study for study, _ in await list_studies(**place)]
         study = question.study(found, options.study)
         async with Analyst.create(place.pop("target"), study, **place) as analyst:
@@ -167,56 +150,5 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"study_name": study.name, **release_table(release)}))
     else:
         asked = ", ".join(map(describe_feature, features))
-        print(_told(asked, release, histogram=options.categories is not None))
+        print(told(asked, release, histogram=options.categories is not None))
     return 0
-
-
-def _place(options: argparse.Namespace) -> dict[str, Any]:
-    """Where the collector is, and what to show it."""
-    from demur_proto.channels import ClientTls
-    from demur_proto.errors import ParameterError
-    from demur_server.data_folder import credential_file, find_listening, read_secret_file
-
-    target = options.target
-    if target is None:
-        listening = find_listening(options.folder)
-        if listening is None:
-            raise ParameterError(
-                "--target", None, f"given, as no collector runs on the folder {options.folder}"
-            )
-        target = listening.analyst
-    file = options.credential
-    if file is None and credential_file(options.folder).exists():
-        file = credential_file(options.folder)
-    secret: NamedSecret | None = None if file is None else read_secret_file(file)
-    tls = None
-    if options.ca is not None:
-        tls = ClientTls.read(options.ca, certificate=options.certificate, key=options.key)
-    elif options.certificate or options.key:
-        raise ParameterError("--ca", None, "given with --certificate and --key")
-    return {
-        "target": target,
-        "credential": secret,
-        "tls": tls,
-        "insecure_plaintext": options.insecure_plaintext,
-    }
-
-
-def _told(question: str, release: "Release", *, histogram: bool) -> str:
-    """A release for people; a number never comes without its guarantee."""
-    where = f"round {release.number}, {release.reports:,} reports"
-    if not release.estimate.size:
-        return f"{question}: withheld, fewer reports than the study allows ({where})"
-    shown = [
-        f"{f'category {at}: ' if histogram else ''}{value:,.6g} ± {release.half_width_at(at):,.6g}"
-        for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())
-    ]
-    if len(release.estimate) > LONGEST_SHOWN:
-        shown.append(f"… ({len(release.estimate)} in all; --json prints them)")
-    separator = " " if len(shown) == 1 else "\n  "
-    what = "number of people in each, of those" if histogram else "sum over the people"
-    return (
-        f"{question}:{separator}{separator.join(shown)}\n"
-        f"{release.confidence:.0%} interval for the {what} whose devices could afford the answer; "
-        f"{where}\n{release.guarantee}"
-    )

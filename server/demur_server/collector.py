@@ -125,9 +125,13 @@ class Collector:
             with anyio.CancelScope(shield=True):  # store and memory change together
                 # The key first: a round without one could only be closed.
                 key = await anyio.to_thread.run_sync(self._keys.make, asked.hash)
-                await self._store.add_round(
-                    asked, sums_length=mechanism.sums_length, open_access=self._open_access
-                )
+                try:
+                    await self._store.add_round(
+                        asked, sums_length=mechanism.sums_length, open_access=self._open_access
+                    )
+                except StateError:  # one that was kept although its opener was told of trouble
+                    await self._catch_up()
+                    raise
                 self._take_up_round(study, asked, key, open_access=self._open_access)
         logger.info("study %s: round %d open", study.hash.hex()[:16], asked.value.number)
         self._opened.ring()
@@ -288,7 +292,9 @@ class Collector:
         An open round whose key is gone, or that was opened with the other kind of access, can only
         be closed: its reports are answered TRY_LATER, and it is not put to devices any more. Without
         its key it is withheld: only an old copy of a store has lost it, and its round may have been
-        released since. Two releases that differ by a few reports would show what these said.
+        released since. Two releases that differ by a few reports would show what these said. Where
+        several collectors share a database, one that has counted nothing of a round may have had no
+        key for it yet, and makes one.
 
         Raises:
             StorageError: the store or the keys cannot be read.
@@ -331,10 +337,11 @@ class Collector:
             study = self._studies[kept.study_hash]
             asked = read_round(kept.definition, study=study)
             key = None if kept.closed else await self._key_of(asked, kept)
-            asking = self._take_up_round(study, asked, key, open_access=kept.open_access)
+            usable = key if kept.open_access == self._open_access else None
+            asking = self._take_up_round(study, asked, usable, open_access=kept.open_access)
             asking.open = not kept.closed
             # Most likely this is an old copy of a store whose round has been released since.
-            asking.void = key is None and kept.open_access == self._open_access and asking.open
+            asking.void = key is None and asking.open
             self._opened.ring()
         if kept.closed and not asking.released:
             if not kept.released:
@@ -347,17 +354,17 @@ class Collector:
             self._published.ring()
 
     async def _key_of(self, asked: Defined[Round], kept: KeptRound) -> bytes | None:
+        """The digest key of an open round; None: it is lost."""
         number = asked.value.number
-        if kept.open_access != self._open_access:
-            logger.error("round %d can only be closed: it was opened with other access", number)
-            return None
         key = await anyio.to_thread.run_sync(self._keys.find, asked.hash)
-        if key is None and not kept.mine:  # nothing was compared under a key yet
-            return await anyio.to_thread.run_sync(self._keys.make, asked.hash)
+        if key is None and kept.shards > 1 and not kept.mine:  # another shard may have opened it
+            key = await anyio.to_thread.run_sync(self._keys.make, asked.hash)
         if key is None:
             logger.error(
                 "round %d can only be closed, and will be withheld: its digest key is gone", number
             )
+        elif kept.open_access != self._open_access:
+            logger.error("round %d can only be closed: it was opened with other access", number)
         return key
 
     def _take_up_study(self, study: Defined[Study]) -> None:

@@ -70,7 +70,10 @@ class DataFolder:
         """
         new = self._listening.with_suffix(".new")
         try:
-            new.write_text(json.dumps(asdict(listening)))
+            new.unlink(missing_ok=True)  # of a process that ended meanwhile
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "w", encoding="ascii") as file:
+                file.write(json.dumps(asdict(listening)))
             os.replace(new, self._listening)
         except OSError as error:
             raise StorageError(f"{new} cannot be written: {error.strerror}") from None

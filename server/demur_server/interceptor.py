@@ -128,12 +128,14 @@ async def _answered(
     answer: Callable[[], Awaitable[None]], context: Context, call: OpenCall
 ) -> None:
     """Run a servicer method; whatever goes wrong ends the call with one status."""
+    cause: BaseException | None = None
     try:
         serve_for(call.caller)
         with call.scope:
             await answer()
         if call.scope.cancelled_caught:
             raise AccessError(REFUSED)
+        return
     except BaseException as error:
         cause = _cause(error)
         task = asyncio.current_task()
@@ -144,8 +146,13 @@ async def _answered(
             raise cause from None  # the connection broke, or the call was answered already
         if not isinstance(cause, Exception | asyncio.CancelledError):
             raise
-        await _abort(context, *_status_of(error))
-        raise
+        status = _status_of(error)
+    finally:
+        # An error's traceback holds this frame. If the frame held the error too, both would stay, with
+        # all that the call had in hand, until the garbage collector happens to look.
+        cause = None
+    # Not while the error is handled, for the same reason: gRPC keeps what an abort raises.
+    await _abort(context, *status)
 
 
 def _status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:

@@ -86,11 +86,19 @@ class Question:
         if len(meant) != 1:
             choices = ", ".join(f"{each.hash.hex()[:16]} ({each.value.name})" for each in found[:5])
             which = "" if name is None else f" {name!r}"
+            there = f"there are {len(meant)} studies{which}: {choices}"
+            if not meant:
+                there = f"there is no study{which}; the collector has {choices or 'none'}"
             raise NotFoundError(
-                f"there are {len(meant)} studies{which} of {len(found)}: {choices or 'none'}; say "
-                "--study, and for a new one at least --minimum-cohort"
+                f"{there}; say --study, and for a new one at least --minimum-cohort as well"
             )
         study = meant[0].value
+        fits = study.mechanism_family.has_linear, study.mechanism_family.has_histograms
+        if not fits[self.categories is not None]:
+            came, only = "a sum", "a histogram, with --categories"
+            if self.categories is not None:
+                came, only = "a histogram", "a sum, without --categories"
+            raise ParameterError("question", came, f"{only}, in the study {study.name!r}")
         if self.categories is None and "answers" in self.given:
             raise ParameterError(
                 "--answers", self.given["answers"], f"left out, as there is a study {study.name!r}"

@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": ("demur_server.commands", "run a collector on this machine", "server"),
     "certs": ("demur_server.certs_command", "make certificates for development", "server"),
     "ask": ("demur_server.ask_command", "ask the devices of a study one question", "server"),
+    "close": ("demur_server.close_command", "close a round that was left open", "server"),
     "admin": ("demur_server.admin_command", "look into a collector's store", "server"),
     "budget": ("demur_client.commands", "say what a privacy budget buys", ""),
     "check-vectors": ("demur_client.commands", "check against vector files", ""),

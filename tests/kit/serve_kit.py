@@ -25,10 +25,10 @@ DEADLINE_S = 15.0
 COMMAND = """
 import argparse, sys
 from demur_proto.errors import DemurError, ParameterError
-from demur_server import admin_command, ask_command, commands
+from demur_server import admin_command, ask_command, close_command, commands
 parser = argparse.ArgumentParser(prog="demur")
 parts = parser.add_subparsers()
-for each in (admin_command, ask_command, commands):
+for each in (admin_command, ask_command, close_command, commands):
     each.add_commands(parts)
 options = parser.parse_args()
 try:

@@ -1,4 +1,7 @@
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,18 +33,22 @@ RELEASE = Release(
 )
 
 
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
 @given(
-    st.lists(st.tuples(words, numbers), max_size=5),
-    st.lists(numbers, max_size=5),
+    st.lists(st.tuples(words, finite, finite.map(abs)), min_size=1, max_size=5),
+    st.booleans(),
     st.integers(0, (1 << 64) - 1),
 )
 def test_a_release_survives_the_wire(
-    coordinates: list[tuple[int, float]], errors: list[float], reports: int
+    coordinates: list[tuple[int, float, float]], shared: bool, reports: int
 ) -> None:
+    errors = [error for _, _, error in coordinates][: 1 if shared else None]
     release = replace(
         RELEASE,
-        sums=fixed_integers([total for total, _ in coordinates]),
-        estimate=fixed_floats([value for _, value in coordinates]),
+        sums=fixed_integers([total for total, _, _ in coordinates]),
+        estimate=fixed_floats([value for _, value, _ in coordinates]),
         standard_error=fixed_floats(errors),
         half_width=fixed_floats(errors),
         reports=reports,
@@ -83,6 +90,26 @@ def test_sums_that_are_no_whole_words_are_refused(length: int) -> None:
         Release.of(release_pb2.Release(sums=bytes(length)))
 
 
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"standard_error": [0.1] * 3}, "2 sums, 2 estimates, 3 standard errors and 1 half widths"),
+        ({"half_width": []}, "2 sums, 2 estimates, 1 standard errors and 0 half widths"),
+        ({"sums": [5]}, "1 sums, 2 estimates"),
+        ({"estimate": []}, "2 sums, 0 estimates"),
+        ({"withheld": Withheld.BELOW_MINIMUM_COHORT}, "without numbers has 2 sums, 2 estimates"),
+        ({"estimate": [0.5, math.nan]}, "not finite"),
+        ({"half_width": [math.inf]}, "not finite"),
+        ({"standard_error": [-0.1]}, "an error below zero"),
+        ({"confidence": 7.0}, "a confidence lies between 0 and 1, got 7.0"),
+        ({"confidence": math.nan}, "a confidence lies between 0 and 1, got nan"),
+    ],
+)
+def test_what_no_collector_publishes_is_refused(changed: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        Release.of(replace(RELEASE, **changed).message())
+
+
 def test_an_unknown_reason_for_withholding_is_unsupported() -> None:
     message = RELEASE.message()
     message.withheld = release_pb2.Withheld.ValueType(7)
@@ -115,6 +142,33 @@ def test_nobody_can_change_a_release() -> None:
     back = Release.of(RELEASE.message())
     assert not back.sums.flags.writeable
     assert not back.estimate.flags.writeable
+
+
+def test_a_view_that_cannot_be_written_may_still_change_and_is_copied() -> None:
+    behind = np.array([0.5, -0.7])
+    seen = behind[:]
+    seen.flags.writeable = False
+    release = replace(RELEASE, estimate=seen)
+
+    behind[0] = 99.0
+
+    assert release == RELEASE
+    assert replace(RELEASE, estimate=release.estimate).estimate is release.estimate
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda release: pickle.loads(pickle.dumps(release)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deepcopy"],
+)
+def test_a_copy_of_a_release_says_the_same_and_cannot_be_changed_either(
+    copied: Callable[[Release], Release],
+) -> None:
+    again = copied(RELEASE)
+
+    assert again == RELEASE
+    for array in (again.sums, again.estimate, again.standard_error, again.half_width):
+        assert not array.flags.writeable
 
 
 @pytest.mark.parametrize(

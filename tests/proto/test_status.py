@@ -95,6 +95,13 @@ def test_a_refusal_becomes_the_error_that_it_was(
     assert str(error_of(failed(code, None), peer="the collector")) == code.name
 
 
+def test_a_call_at_the_port_for_others_says_that_there_are_two() -> None:
+    error = error_of(failed(Code.UNIMPLEMENTED, "Method not found!"), peer="the collector")
+
+    assert type(error) is UnsupportedError
+    assert "devices and analysts have a port each" in str(error)
+
+
 @pytest.mark.parametrize("code", [code for code in Code if code not in ERRORS])
 def test_whatever_leaves_the_outcome_open_is_a_lost_connection(code: grpc.StatusCode) -> None:
     error = error_of(failed(code, "reset"), peer="the collector")

@@ -454,6 +454,21 @@ def test_a_damaged_backup_is_refused_and_leaves_nothing(
 # ---- beside a running collector --------------------------------------------------------------
 
 
+def test_tokens_are_written_to_a_file_of_their_owner_and_over_nothing(
+    admin: Admin, folder: Path, tmp_path: Path
+) -> None:
+    words = ("tokens", "--count", "3", "--out", str(tmp_path / "new"), "--folder", str(folder))
+
+    status, said = admin(*words)[:2]
+
+    tokens = (tmp_path / "new").read_text().splitlines()
+    assert (status, len({read_token(each) for each in tokens})) == (0, 3)
+    assert "demur_token" not in said
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(StateError, match="exists and is kept"):
+        admin(*words)
+
+
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for what a running collector takes up within seconds."""
     with anyio.fail_after(6.0):

@@ -61,6 +61,33 @@ async def refusal(call: Any) -> DemurError:
 # ---- asking ----------------------------------------------------------------------------------
 
 
+class Forgetful(Collector):
+    """Closes whatever it is told to, and tells of the first release."""
+
+    first = b""
+
+    async def close_round(self, round_hash: bytes, *, after_reports: int = 0) -> Release:
+        await super().close_round(round_hash, after_reports=after_reports)
+        return await self.release(self.first)
+
+
+async def test_the_release_of_another_round_is_no_answer(study: Defined[Study]) -> None:
+    collector = Forgetful(MemoryStore(), open_access=True)
+    async with (
+        served(collector) as ports,
+        Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
+    ):
+        first = await analyst.open(X, on_grid=True)
+        collector.first = first.hash
+        await send(collector, first, 1, 2)
+        assert (await analyst.close(first)).round_hash == first.hash
+        second = await analyst.open(X, on_grid=True)
+        await send(collector, second, 1, 2)
+
+        with pytest.raises(WireError, match="the release of another round"):
+            await analyst.close(second)
+
+
 async def test_an_answered_question_gives_its_release(
     analyst: Analyst, collector: Collector
 ) -> None:

@@ -8,7 +8,8 @@ from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError
 from demur_proto.round import Feature
 from demur_proto.study import Study
-from demur_server.analyst import Analyst, list_studies
+from demur_server.analyst import Analyst
+from demur_server.analyst_calls import list_studies
 from demur_server.serving import Ports
 
 X = Feature(name="x")

@@ -1,9 +1,10 @@
 """Reports larger than a frame: over real gRPC, on every store, well formed and otherwise."""
 
+import gc
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -555,6 +556,45 @@ async def test_whoever_leaves_in_the_middle_gives_its_memory_back(
         await until(lambda: assembler.space.used == 0)
         assert await hand_in(await visiting(channel), report(2)) == ACCEPTED
     assert (await collector.totals(LARGE.hash)).reports == 1
+
+
+@pytest.fixture
+def collected_by_hand() -> Iterator[None]:
+    """Cycles of objects stay, as they do until the garbage collector happens to look."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collected_by_hand")
+@pytest.mark.parametrize("end", ["stalls", "says something else", "ends", "leaves"])
+async def test_a_call_that_fails_keeps_nothing_of_its_report_in_memory(
+    collector: Collector, end: str
+) -> None:
+    async with opened(collector, stall_s=0.2) as (channel, assembler):
+        device = await visiting(channel)
+        await device.write(next(report_messages(report(1))))
+        await until(lambda: assembler.space.used == MEMORY)
+        await until(lambda: bool(arrays_of(DIMENSION)))
+
+        if end == "says something else":
+            await device.write(collector_pb2.VisitRequest(hello=collector_pb2.Hello()))
+        elif end == "ends":
+            await device.done_writing()
+        elif end == "leaves":
+            device.cancel()
+        if end != "leaves":
+            assert (await status(device))[0] is not grpc.StatusCode.OK
+
+        await until(lambda: assembler.space.used == 0)
+        await until(lambda: not arrays_of(DIMENSION))
+
+
+def arrays_of(length: int) -> list[object]:
+    """Objects of the collector that hold an array of this many words."""
+    rows = (getattr(each, "_rows", None) for each in gc.get_objects())
+    return [each for each in rows if isinstance(each, np.ndarray) and each.size == length]
 
 
 # ---- the assembler alone ---------------------------------------------------------------------

@@ -236,29 +236,33 @@ async def test_a_key_without_an_open_round_is_destroyed_at_the_start(
     assert KeyFolder(home.keys_folder).master() == master
 
 
-async def test_an_open_round_without_its_key_can_only_be_closed(
-    home: Home, study: Defined[Study], ask: Ask, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("open_access", [False, True])
+async def test_an_open_round_without_its_key_can_only_be_closed_and_is_withheld(
+    home: Home,
+    study: Defined[Study],
+    ask: Ask,
+    open_access: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     collector = await home.start()
     await collector.create_study(study.definition)
-    first, second = [await collector.open_round(ask(number).definition) for number in (1, 2)]
-    await send(collector, first, [1, 2], [10, 20])
-    for asked in (first, second):
+    counted, empty = [await collector.open_round(ask(number).definition) for number in (1, 2)]
+    await send(collector, counted, [1, 2], [10, 20])
+    for asked in (counted, empty):
         KeyFolder(home.keys_folder).destroy(asked.hash)
 
-    collector = await home.restart()
-    told = collector.open_rounds(study.hash)
+    collector = await home.restart(open_access=open_access)
 
-    assert await anext(told) == second  # nothing was counted yet: a new key does
-    await told.aclose()
-    assert await send(collector, second, [1], [5]) == [ACCEPTED]
-    assert await send(collector, first, [1, 3], [10, 30]) == [TRY_LATER] * 2
-    released = await collector.close_round(first.hash)
-    assert (released.reports, released.sums.size) == (0, 0)
-    assert await send(collector, first, [1], [10]) == [ROUND_CLOSED]
+    for asked in (counted, empty):  # the copy may be from before the first report
+        assert await send(collector, asked, [1, 3], [10, 30]) == [TRY_LATER] * 2
+    released = [await collector.close_round(asked.hash) for asked in (counted, empty)]
+    assert [(each.reports, each.sums.size) for each in released] == [(0, 0)] * 2
+    assert await send(collector, counted, [1], [10]) == [ROUND_CLOSED]
     alarms = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    assert alarms == ["round 1 can only be closed, and will be withheld: its digest key is gone"]
-    assert await (await home.restart()).release(first.hash) == released
+    gone = "can only be closed, and will be withheld: its digest key is gone"
+    assert alarms == [f"round {number} {gone}" for number in (1, 2)]
+    collector = await home.restart()
+    assert [await collector.release(asked.hash) for asked in (counted, empty)] == released
 
 
 @pytest.mark.parametrize("open_at_first", [True, False])
@@ -376,6 +380,33 @@ async def test_opening_that_is_cut_short_may_be_done_again(
     assert home.keys() == [asked.hash]
     collector = await home.restart()
     assert await send(collector, asked, [1], [10]) == [DUPLICATE]
+
+
+async def test_a_round_that_was_kept_although_its_opener_was_told_of_trouble_blocks_no_other(
+    home: Home, study: Defined[Study], ask: Ask
+) -> None:
+    collector = await home.start()
+    await collector.create_study(study.definition)
+    lost = ask(1, close_unix_ms=4_000_000_000_000)
+    unknown = False
+    for statement in range(1, 20):  # until the one that commits
+        home.fuse.set(statement, after=True, error=home.place.driver_error())
+        with suppress(StorageError):
+            await collector.open_round(lost.definition)
+        home.fuse.defuse()
+        await anyio.sleep(0.025)
+        if await home.store.rounds():
+            unknown = not collector.rounds_opened(study.hash)
+            break
+    assert unknown
+
+    with pytest.raises(StateError, match="the study has another one"):
+        await collector.open_round(ask(1).definition)
+
+    assert collector.rounds_opened(study.hash) == 1
+    assert home.keys() == [lost.hash]
+    assert await collector.open_round(ask(2).definition) == ask(2)
+    assert await send(collector, lost, [1], [10]) == [ACCEPTED]
 
 
 # ---- who reports -----------------------------------------------------------------------------

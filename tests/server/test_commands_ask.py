@@ -17,12 +17,13 @@ import pytest
 from demur_client.connection import connected
 from demur_proto.credentials import DeviceCredential, read_token
 from demur_proto.definition import Defined, define_study, read_round
-from demur_proto.errors import DemurError, ParameterError, StorageError
+from demur_proto.errors import DemurError, ParameterError, StateError, StorageError
 from demur_proto.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import design_study
 from demur_server.admin import make_tokens
-from demur_server.analyst import Analyst, list_studies
+from demur_server.analyst import Analyst
+from demur_server.analyst_calls import list_studies
 from demur_server.ask_command import add_commands
 from demur_server.choosing import read_features
 from demur_server.question import Question
@@ -78,6 +79,13 @@ async def answered(
     return result[0]
 
 
+async def closed(server: Server, *words: str) -> tuple[int, str, str]:
+    """`demur close`."""
+    process = start("close", *words, "--folder", str(server.folder))
+    out, err = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=DEADLINE_S))
+    return process.returncode, out, err
+
+
 async def listed_rounds(server: Server, name: str) -> tuple[int, str, str]:
     """`demur admin rounds --json`."""
     process = start("admin", "rounds", "--json", "--study", name, "--folder", str(server.folder))
@@ -122,6 +130,33 @@ async def test_a_round_without_enough_reports_says_that_it_stays_open(server: Se
 
     assert (status, out) == (1, "")
     assert err == "error: round 1 did not get 2 reports within 0.2 s; it stays open\n"
+
+
+async def test_a_round_that_was_left_open_is_closed_by_its_hash_and_again_tells_the_same(
+    server: Server, pair: list[DeviceCredential]
+) -> None:
+    await asked(server, "active", "--study", "left", *NEW, "--timeout", "0.2", "--on-grid")
+    _, listed, _ = await listed_rounds(server, "left")
+    [line] = json.loads(listed)
+    study = await fixed(server, "left")
+    async with connected(server.devices) as channel:
+        for device in pair:
+            await answer(channel, device, study, word=128)
+
+    early = await closed(server, line["round"], "--reports", "3", "--timeout", "0.2")
+    first = await closed(server, line["round"])
+    again = await closed(server, line["round"], "--json")
+    unknown = await closed(server, "00" * 32)
+    wrong = await closed(server, "1234")
+
+    assert (line["state"], early[0], first[0], again[0]) == ("open", 1, 0, 0)
+    assert early[2] == "error: the round did not get 3 reports within 0.2 s; it stays open\n"
+    assert first[1].startswith(f"round {line['round'][:16]}: 2 ± ")
+    assert "(1, 1e-06)-differential privacy" in first[1]
+    assert json.loads(again[1])["estimate"] == [2.0]
+    assert (unknown[0], wrong[0]) == (1, 2)
+    assert unknown[2] == f"error: there is no round {'0' * 16}\n"
+    assert "a hash of 64 digits" in wrong[2]
 
 
 async def test_a_histogram_makes_its_study_and_is_counted_by_category(
@@ -179,7 +214,7 @@ async def test_without_an_epsilon_of_its_own_a_histogram_costs_its_part_of_the_b
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["active", "--study", "none"], "there are 0 studies 'none' of "),
+        (["active", "--study", "none"], "there is no study 'none'; the collector has "),
         (["active", "--target", "127.0.0.1:1"], "lost the collector"),
     ],
 )
@@ -218,7 +253,11 @@ async def test_a_question_that_cannot_be_put_ends_in_one_line(
             ParameterError,
             "^--answers must be left out with --question-epsilon",
         ),
-        (["active"], ParameterError, r"^--target must be given, as no collector runs on the fol"),
+        (
+            ["active"],
+            StateError,
+            r"^no collector runs on the folder .*, or say --target HOST:PORT$",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_anybody_is_called(
@@ -231,6 +270,16 @@ def test_what_cannot_be_asked_is_said_before_anybody_is_called(
 
     with pytest.raises(kind, match=said):
         options.run(options)
+
+
+def test_a_study_of_sums_is_not_asked_for_a_histogram_nor_the_reverse() -> None:
+    sums = design_study(name="sums", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2)
+    found = [define_study(sums), define_study(APPS)]
+
+    with pytest.raises(ParameterError, match=r"^question must be a histogram, with --categories"):
+        Question.read([Feature(name="x")], {}).study(found, "apps")
+    with pytest.raises(ParameterError, match=r"^question must be a sum, without --categories"):
+        Question.read([Feature(name="x")], {"categories": 4}).study(found, "sums")
 
 
 async def test_a_study_keeps_its_contract(server: Server) -> None:

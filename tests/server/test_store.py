@@ -300,6 +300,7 @@ async def test_studies_and_rounds_come_back_as_they_were_and_in_order(
             round_hash=asked_then.hash,
             definition=asked_then.definition,
             open_access=each == 1,
+            shards=1,
             mine=mine,
             closed=closed,
             released=released,

@@ -52,6 +52,7 @@ class KeptRound:
     round_hash: bytes
     definition: bytes  #: exactly as written by the analyst
     open_access: bool  #: its reports were taken from anybody
+    shards: int  #: how many collectors count it, each its part of the devices
     mine: int  #: reports that *this* collector has counted; other shards have their own
     closed: bool
     released: bool  #: its release is kept; a closed round without one was interrupted

@@ -106,6 +106,7 @@ class MemoryStore:
                 round_hash=each.asked.hash,
                 definition=each.asked.definition,
                 open_access=each.open_access,
+                shards=1,
                 mine=each.counting.reports if each.counting else each.totals.reports,
                 closed=each.counting is None,
                 released=each.asked.hash in self._releases,

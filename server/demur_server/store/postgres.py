@@ -79,7 +79,9 @@ class PostgresDatabase:
         try:
             parts = psycopg.conninfo.conninfo_to_dict(conninfo)
         except psycopg.Error:
-            raise ParameterError("database", "an address", "postgresql://user@host/name") from None
+            raise ParameterError(  # never what came: it may hold a password
+                "database", "something else", "an address: postgresql://user@host/name"
+            ) from None
         self.name = f"PostgreSQL {parts.get('dbname', '')!s} at {parts.get('host', 'localhost')!s}"
         self._conninfo = conninfo
         self._shard = shard

@@ -180,6 +180,7 @@ def kept_rounds(sql: sa.Connection, *, shard: int) -> list[KeptRound]:
                 round_hash=row.hash,
                 definition=definition,
                 open_access=row.open_access,
+                shards=row.shards,
                 mine=found_row.reports or 0,
                 closed=row.closed,
                 released=found_row.released,

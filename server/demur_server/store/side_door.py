@@ -69,7 +69,10 @@ def sqlite_door(path: Path) -> Iterator[SideDoor]:
         StorageError: it cannot be read.
     """
     if not path.is_file():
-        raise NotFoundError(f"there is no store {path}; demur serve makes one")
+        raise NotFoundError(
+            f"there is no store {path}; demur serve makes one, and one in PostgreSQL is named by "
+            "--config"
+        )
     try:
         # mode=rw: a reader of a write-ahead log shares memory with its writer.
         raw = sqlite3.connect(

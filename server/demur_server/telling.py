@@ -1,0 +1,25 @@
+"""A release in words."""
+
+from demur_proto.release import Release
+
+LONGEST_SHOWN = 20  #: estimates
+
+
+def told(question: str, release: Release, *, histogram: bool) -> str:
+    """A release for people; a number never comes without its guarantee."""
+    where = f"round {release.number}, {release.reports:,} reports"
+    if not release.estimate.size:
+        return f"{question}: withheld, fewer reports than the study allows ({where})"
+    shown = [
+        f"{f'category {at}: ' if histogram else ''}{value:,.6g} ± {release.half_width_at(at):,.6g}"
+        for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())
+    ]
+    if len(release.estimate) > LONGEST_SHOWN:
+        shown.append(f"… ({len(release.estimate)} in all; --json prints them)")
+    separator = " " if len(shown) == 1 else "\n  "
+    what = "number of people in each, of those" if histogram else "sum over the people"
+    return (
+        f"{question}:{separator}{separator.join(shown)}\n"
+        f"{release.confidence:.0%} interval for the {what} whose devices could afford the answer; "
+        f"{where}\n{release.guarantee}"
+    )
