@@ -16,7 +16,7 @@ from demur_proto.models.strokes import strokes
 from demur_proto.models.whitening import Whitening, fit_whitening
 
 MOST_FEATURES = 1 << 10  #: of one image; a fit takes time with their cube
-MOST_SYNTHETIC = 1 << 15  #: drawings to fit to
+MOST_SYNTHETIC = 1 << 14  #: drawings to fit to
 
 _IMAGES_AT_ONCE = 32  # so that all votes of these fit the processor's cache
 _BLUR = 0.8  # standard deviation of the Gaussian under the derivative, pixels
@@ -29,9 +29,9 @@ class WhitenedGradients:
     """Which way brightness changes, cell by cell, in characters put upright; for linear models.
 
     1. Brightness, scaled so that white is 1 and kept within 0 and 1, is straightened: see `straightened`.
-    2. It is blurred by a Gaussian of standard deviation 0.8 pixels. Its gradient is (right − left, below − above),
-       and nothing at the border. Bin b is centred at 2π b / bins; a gradient whose direction is θ away votes with
-       its length times max(cos θ, 0)².
+    2. It is blurred by a Gaussian of standard deviation 0.8 pixels. A pixel's gradient g is (right − left,
+       below − above), and nothing at the border. With the unit vector u at the angle 2π b / bins it votes
+       max(g·u, 0)² / (‖g‖ + 10⁻⁶) for bin b: its length times cos² of the angle between both.
     3. Votes are pooled around the centres of `cells` × `cells` equal squares, with Gaussian weights of standard
        deviation half a square, divided along each side by their root sum of squares. The square roots of all, by bin,
        row and column, are divided by their norm.
@@ -54,20 +54,20 @@ class WhitenedGradients:
 
     name: ClassVar[str] = "whitened_gradients"
 
-    height: int  #: of every image, pixels; 8 to 2^7
+    height: int  #: of every image, pixels; 8 to 2^6
     width: int  #: of every image, pixels; the same
     white: float = 255.0  #: value of a white pixel; > 0
     cells: int = 7  #: along a side; 1 to half the side
     bins: int = 8  #: directions told apart; 2 to 64
-    synthetic: int = 6000  #: drawings to fit to; 100 to 2^15
+    synthetic: int = 6000  #: drawings to fit to; 100 to 2^14
     seed: int = 1  #: of the drawings; 0 to 2^32 − 1
     power: float = 0.6  #: how far to whiten; > 0 and <= 1, which is wholly
     floor: float = 1e-3  #: below which share of the largest variance others hardly matter; > 0
-    norm: float = 8.0  #: of an image's features; > 0
+    norm: float = 10.0  #: of an image's features; > 0
 
     def __post_init__(self) -> None:
-        check_integer("height", self.height, 8, 1 << 7)
-        check_integer("width", self.width, 8, 1 << 7)
+        check_integer("height", self.height, 8, 1 << 6)
+        check_integer("width", self.width, 8, 1 << 6)
         if self.width != self.height:
             raise ParameterError("width", self.width, f"the height, {self.height}")
         check_positive("white", self.white)

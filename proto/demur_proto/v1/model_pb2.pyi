@@ -207,7 +207,7 @@ class WhitenedGradients(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     NORM_FIELD_NUMBER: _builtins.int
     height: _builtins.int
-    """Of every image, pixels; 8 to 2^7."""
+    """Of every image, pixels; 8 to 2^6."""
     width: _builtins.int
     """Of every image, pixels; the same."""
     white: _builtins.float
@@ -217,7 +217,7 @@ class WhitenedGradients(_message.Message):
     bins: _builtins.int
     """Directions told apart; 2 to 64."""
     synthetic: _builtins.int
-    """Drawings that the whitening is fitted to; 100 to 2^15."""
+    """Drawings that the whitening is fitted to; 100 to 2^14."""
     seed: _builtins.int
     """Of the generator of the drawings."""
     power: _builtins.float

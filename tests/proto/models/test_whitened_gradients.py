@@ -12,8 +12,8 @@ from demur_proto.models.whitened_gradients import WhitenedGradients, _fit
 from demur_proto.models.whitening import fit_whitening
 
 SMALL: dict[str, Any] = {"height": 14, "width": 14, "cells": 3, "bins": 4, "synthetic": 100}
-FIT = "a2c48172fb4887f986164094cf6c29032b97598395a75c4cff94a18ee38ff5ad"  # SHA-256
-PLAIN = WhitenedGradients(height=28, width=28, synthetic=1000)
+FIT = "c6211046d73b9c15f449f1d10cc9961d09ee485902aecb08e44240317dca4e7c"  # SHA-256
+PLAIN = WhitenedGradients(height=28, width=28)
 
 
 def drawings(number: int, *, side: int = 28, seed: int = 7) -> Ink:
@@ -124,8 +124,8 @@ def test_the_fast_way_is_the_slow_way() -> None:
     for row, image in zip(found, images, strict=True):
         pooled = np.array(slow_pooled(slow_straightened(image.tolist()), cells=3, bins=4))
         expected = (pooled - centre) @ matrix
-        # K is rounded to 2^-14 and gradients are lengthened by 1e-6; the norm is 8.
-        np.testing.assert_allclose(row, 8 * expected / math.hypot(*expected), atol=3e-3)
+        # K is rounded to 2^-14 and gradients are lengthened by 1e-6; the norm is 10.
+        np.testing.assert_allclose(row, 10 * expected / math.hypot(*expected), atol=3e-3)
 
 
 # ---- straightening ---------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_the_fit_is_the_same_everywhere() -> None:
     rows = np.random.PCG64(1).random_raw(3)
     assert rows.tolist() == [9441442522235856127, 17532960557476522086, 2659275481604167885]
 
-    fit = _fit(14, 3, 4, 100, 1, 0.6, 1e-3)
+    fit = _fit(28, 7, 8, 6000, 1, 0.6, 1e-3)
     numbers = fit.centre.tobytes() + fit.matrix.tobytes()
     assert hashlib.sha256(numbers).hexdigest() == FIT
 
@@ -226,7 +226,7 @@ def test_features_hardly_change_with_contrast_and_all_have_the_same_norm() -> No
 
     plain, faint = PLAIN.of(images), PLAIN.of(images * 0.4)
 
-    np.testing.assert_allclose(np.linalg.norm(plain, axis=1), 8.0, rtol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(plain, axis=1), 10.0, rtol=1e-6)
     assert np.linalg.norm(plain - faint, axis=1).max() < 0.1
 
 

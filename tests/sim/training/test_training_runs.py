@@ -78,6 +78,15 @@ async def test_the_same_seed_trains_the_same_model(run: Run, fidelity: str, work
     np.testing.assert_array_equal(other.ending.refused, arrays.ending.refused)
 
 
+async def test_features_that_are_fitted_are_the_same_in_every_process() -> None:
+    whitened = {"map": "whitened_gradients", "cells": 2, "bins": 4, "synthetic": 100}
+    scenario = replace(SMALL, budget=2, steps=2, data=Source(people=100), features=whitened)
+
+    arrays, processes = await trained(scenario), await trained(scenario, fidelity="processes")
+
+    assert arrays.theta_sha256 == processes.theta_sha256
+
+
 async def test_another_seed_trains_another_model(run: Run) -> None:
     assert (await trained(seed=1)).theta_sha256 != (await run("cohort", 1)).theta_sha256
 
