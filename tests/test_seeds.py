@@ -53,6 +53,9 @@ ALLOWED = {
         f"models/{name}.py": {"rng", "Generator", "random"}
         for name in ("base", "hidden_layer", "softmax")
     },
+    # Public drawings, the same on every device, that a feature map is fitted to.
+    "models/strokes.py": {"seed", "random"},
+    "models/whitened_gradients.py": {"seed"},
     "facts.py": {"rng", "Generator", "random", "default_rng"},  # of a search, for check-vectors
 }
 """Where such a name stands for something else, by the file's name, or with its folder."""
