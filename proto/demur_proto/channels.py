@@ -56,11 +56,11 @@ class ClientTls:
             )
         made = cls(
             ca_file=ca,
-            ca=_read(ca),
+            ca=read_pem(ca),
             certificate_file=certificate,
-            certificate=None if certificate is None else _read(certificate),
+            certificate=None if certificate is None else read_pem(certificate),
             key_file=key,
-            key=None if key is None else _read(key),
+            key=None if key is None else read_pem(key),
         )
         context = made._context()
         for each in context.get_ca_certs():
@@ -158,7 +158,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _read(path: Path) -> bytes:
+def read_pem(path: Path) -> bytes:
+    """The bytes of a file with certificates or a key.
+
+    Raises:
+        AccessError: it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:

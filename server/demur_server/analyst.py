@@ -22,12 +22,11 @@ from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
-from demur_server.analyst_calls import CHANNEL_OPTIONS, closed, fixed, listed
+from demur_server.analyst_calls import CHANNEL_OPTIONS, MOST_REPORTS, closed, fixed, listed
 from demur_server.choosing import choose_study
 from demur_server.publishing import model_messages
 
 MODEL_S = 300.0  #: deadline of handing over a model
-MOST_REPORTS = 2**63 - 1
 
 
 class Analyst:

@@ -9,6 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
+from demur_proto.channels import read_pem
 from demur_proto.errors import AccessError
 
 
@@ -54,9 +55,9 @@ class ServerTls:
             for each in _certificates(client_ca, now):
                 _check_authority(each, client_ca)
         return cls(
-            certificate=_read(certificate),
-            key=_read(key),
-            client_ca=None if client_ca is None else _read(client_ca),
+            certificate=read_pem(certificate),
+            key=read_pem(key),
+            client_ca=None if client_ca is None else read_pem(client_ca),
         )
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -68,18 +69,9 @@ class ServerTls:
         )
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise AccessError(
-            f"{path} cannot be read: {error.strerror}; name a file in PEM form"
-        ) from None
-
-
 def _certificates(path: Path, now: datetime.datetime) -> list[x509.Certificate]:
     try:
-        found = x509.load_pem_x509_certificates(_read(path))
+        found = x509.load_pem_x509_certificates(read_pem(path))
     except ValueError:
         raise AccessError(
             f"{path} holds no certificate in PEM form; it should begin with "
@@ -101,7 +93,7 @@ def _certificates(path: Path, now: datetime.datetime) -> list[x509.Certificate]:
 
 def _key(path: Path) -> PrivateKeyTypes:
     try:
-        return serialization.load_pem_private_key(_read(path), password=None)
+        return serialization.load_pem_private_key(read_pem(path), password=None)
     except TypeError:
         raise AccessError(
             f"the key in {path} is encrypted; take one that is not, readable by the server only"

@@ -1,18 +1,21 @@
 """The simulator's commands."""
 
 import argparse
-import importlib.util
 import json
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 from demur_sim.report import report
 from demur_sim.result_files import save
 from demur_sim.run import Progress, simulate
+from demur_sim.run_options import (
+    add_run_options,
+    check_drawing,
+    check_run,
+    folder_of,
+    print_scenarios,
+    terminal_bar,
+)
 from demur_sim.scenario import list_scenarios, load_scenario
 
 
@@ -23,64 +26,18 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         help="run a scenario on a simulated population",
         description="Run a scenario: one question a period, put to every simulated device.",
     )
-    command.add_argument(
-        "scenario", nargs="?", help="name of a shipped scenario, or path of a TOML file"
-    )
-    command.add_argument("--list", action="store_true", help="list the shipped scenarios")
-    command.add_argument(
-        "--fidelity",
-        choices=["cohort", "processes"],
-        default="cohort",
-        help="arrays in one process, or real processes over gRPC (default: cohort)",
-    )
-    command.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="threads or worker processes (default: one per core)",
-    )
-    command.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="same seed, same releases (default: 0)"
-    )
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="replace a key of the scenario, as in --set epsilon=0.5; may be repeated",
-    )
-    command.add_argument(
-        "--port",
-        type=int,
-        default=0,
-        metavar="P",
-        help="port of the collector, with --fidelity processes (default: a free one)",
-    )
-    command.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where results go (default: runs/SCENARIO-SEED)",
-    )
-    command.add_argument(
-        "--json", action="store_true", help="print summary.json on stdout and nothing else"
-    )
-    command.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    add_run_options(command, made="releases", override="epsilon=0.5", kept="results")
     command.set_defaults(run=run, usage_error=command.error)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run `demur simulate`."""
     if options.list:
-        return _list(as_json=options.json)
-    if options.scenario is None:
-        options.usage_error("which scenario? (--list shows those that are shipped)")
-    if options.port and options.fidelity != "processes":
-        options.usage_error("--port needs --fidelity processes")
+        return print_scenarios(list_scenarios(), as_json=options.json)
+    check_run(options)
     scenario = load_scenario(options.scenario, overrides=options.set)
-    if importlib.util.find_spec("matplotlib") is None:  # better now than after the run
-        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-    with _progress(shown=not options.quiet and not options.json) as progress:
+    check_drawing()
+    with _progress(options) as progress:
         result = simulate(
             scenario,
             seed=options.seed,
@@ -89,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
             collector_port=options.port,
             progress=progress,
         )
-    folder = options.out or Path("runs") / f"{scenario.name.replace('/', '-')}-{options.seed}"
+    folder = folder_of(options, scenario.name)
     save(result, folder)
     if options.json:
         print(json.dumps(result.summary()))
@@ -98,27 +55,13 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list(*, as_json: bool) -> int:
-    scenarios = list_scenarios()
-    if as_json:
-        print(json.dumps([{"name": name, "title": title} for name, title in scenarios]))
-    else:
-        for name, title in scenarios:
-            print(f"{name:12} {title}")
-    return 0
-
-
 @contextmanager
-def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    """A bar with rate and time left on a terminal; nothing in a pipe."""
-    if not shown or not sys.stderr.isatty():
-        yield None
-        return
-    from tqdm import tqdm
-
-    known = os.get_terminal_size(sys.stderr.fileno()).columns > 0
-    size: dict[str, Any] = {"dynamic_ncols": True} if known else {"ncols": 80, "nrows": 24}
-    with tqdm(unit=" reports", unit_scale=True, **size) as bar:
+def _progress(options: argparse.Namespace) -> Iterator[Progress | None]:
+    """A bar with rate and time left."""
+    with terminal_bar(options, unit=" reports", unit_scale=True) as bar:
+        if bar is None:
+            yield None
+            return
 
         def update(rounds: int, total_rounds: int, reports: int) -> None:
             bar.total = reports * total_rounds // rounds

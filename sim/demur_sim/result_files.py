@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,27 +21,42 @@ TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write a run's files: all aside, then each renamed, `summary.json` last.
+    """Write a run's files; see `write_files`.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    write_files(
+        {
+            "releases.csv": lambda path: _write_releases(result, path),
+            "study.json": lambda path: write_json(_study_json(result), path),
+            "plot.png": lambda path: _draw(result, path),
+            "summary.json": lambda path: write_json(result.summary(), path),
+        },
+        folder,
+    )
+
+
+def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> None:
+    """Write a run's files: all aside, then each renamed, in this order and `summary.json` last.
 
     A folder without `summary.json` holds no whole result. An earlier result stays whole while the
     new one is computed and written aside; its `summary.json` goes before the first file is
     replaced, so that no summary ever stands beside another run's files.
 
+    Args:
+        files: how to write each, by name.
+        folder: made if need be.
+
     Raises:
         DataError: a file cannot be written.
     """
-    files: dict[str, Callable[[Path], None]] = {
-        "releases.csv": lambda path: _write_releases(result, path),
-        "study.json": lambda path: _write_json(_study_json(result), path),
-        "plot.png": lambda path: _draw(result, path),
-        "summary.json": lambda path: _write_json(result.summary(), path),
-    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
             for name, write in files.items():
                 write(Path(aside) / name)
-            with alone_in(folder):
+            with _alone_in(folder):
                 (folder / "summary.json").unlink(missing_ok=True)
                 for name in files:
                     (Path(aside) / name).replace(folder / name)
@@ -51,7 +66,7 @@ def save(result: Result, folder: Path) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
+def _alone_in(folder: Path) -> Iterator[None]:
     """Keep other runs from replacing files in the same folder meanwhile."""
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -70,7 +85,8 @@ def _draw(result: Result, path: Path) -> None:
         plots.draw(result, path)
 
 
-def _write_json(content: dict[str, Any], path: Path) -> None:
+def write_json(content: dict[str, Any], path: Path) -> None:
+    """Write JSON for people and programs; it knows no NaN."""
     text = json.dumps(content, indent=2, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 

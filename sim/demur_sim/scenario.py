@@ -16,10 +16,10 @@ from demur_sim.datasets.events import check_days, read_events
 from demur_sim.populations import FLAGS, MOST_DEVICES, MOST_PERIODS, Population
 from demur_sim.scenario_tables import (
     TRAINING,
-    Table,
     flattened,
     inside,
-    read_override,
+    overridden,
+    placed,
     read_table,
     shipped_of,
 )
@@ -205,12 +205,9 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
     table = flattened(written, known=_KEYS, where=str(name_or_path))
     if isinstance(table.get("data.csv"), str):
         table["data.csv"] = str(Path(name_or_path).parent / table["data.csv"])
-    replaced: Table = {}
-    for override in overrides:
-        one = read_override(override, numeric=_NUMERIC)
-        replaced |= flattened(one, known=_KEYS, where="--set")
+    replaced = overridden(overrides, known=_KEYS, numeric=_NUMERIC)
     table |= replaced
-    try:
+    with placed(name_or_path, replaced=replaced):
         if "name" not in table:
             raise ParameterError("name", None, "given")
         return Scenario(
@@ -218,9 +215,6 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
             parameters=inside("parameters", table),
             data=Data(**inside("data", table)),
         )
-    except ParameterError as error:
-        where = "--set" if error.name in replaced else name_or_path
-        raise ParameterError(f"{error.name} in {where}", error.value, error.expected) from None
 
 
 def population_of(scenario: Scenario) -> Population:

@@ -3,7 +3,8 @@
 import datetime as dt
 import difflib
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -82,6 +83,30 @@ def read_override(text: str, *, numeric: Collection[str]) -> Table:
     of_text = key not in numeric and key.split(".")[0] not in OF_NUMBERS
     plain = parsed.keys() != {"value"} or (of_text and not isinstance(parsed["value"], str | dict))
     return {key: value if plain else parsed["value"]}
+
+
+def overridden(
+    overrides: Sequence[str], *, known: Sequence[str], numeric: Collection[str]
+) -> Table:
+    """What all overrides together say, dotted keys to values; of two to one key the last counts.
+
+    Raises:
+        ParameterError: one has no equals sign, or an unknown key.
+    """
+    replaced: Table = {}
+    for override in overrides:
+        replaced |= flattened(read_override(override, numeric=numeric), known=known, where="--set")
+    return replaced
+
+
+@contextmanager
+def placed(name_or_path: str | Path, *, replaced: Table) -> Iterator[None]:
+    """Say of an error about a key whether it stood in the file or in an override."""
+    try:
+        yield
+    except ParameterError as error:
+        where = "--set" if error.name in replaced else name_or_path
+        raise ParameterError(f"{error.name} in {where}", error.value, error.expected) from None
 
 
 def flattened(table: Mapping[str, Any], *, known: Sequence[str], where: str) -> Table:

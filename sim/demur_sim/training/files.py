@@ -1,14 +1,10 @@
 """The files that keep a training."""
 
 import csv
-import json
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from demur_proto.errors import DataError
-from demur_sim.result_files import alone_in
+from demur_sim.result_files import write_files, write_json
 from demur_sim.training.results import TrainingResult
 
 CHECKPOINT = "checkpoint.npz"  #: in the folder of a training
@@ -16,40 +12,27 @@ MODEL = "model.bin"  #: the bytes of the final model's definition
 
 
 def save_training(result: TrainingResult, folder: Path) -> None:
-    """Write a training's files: all aside, then each renamed, `summary.json` last.
+    """Write a training's files; see `write_files`.
 
     Raises:
         DataError: a file cannot be written.
     """
-    files: dict[str, Callable[[Path], object]] = {
-        MODEL: lambda path: path.write_bytes(result.model.definition),
-        "curve.csv": lambda path: _write_curve(result, path),
-        "studies.json": lambda path: _write_json(_studies(result), path),
-        "plot.png": lambda path: _draw(result, path),
-        "summary.json": lambda path: _write_json(result.summary(), path),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=folder) as aside:
-            for name, write in files.items():
-                write(Path(aside) / name)
-            with alone_in(folder):
-                (folder / "summary.json").unlink(missing_ok=True)
-                for name in files:
-                    (Path(aside) / name).replace(folder / name)
-    except OSError as error:
-        where = error.filename2 or error.filename or folder
-        raise DataError(f"cannot write results to {where}: {error.strerror or error}") from None
+    write_files(
+        {
+            MODEL: lambda path: path.write_bytes(result.model.definition),
+            "curve.csv": lambda path: _write_curve(result, path),
+            "studies.json": lambda path: write_json(_studies(result), path),
+            "plot.png": lambda path: _draw(result, path),
+            "summary.json": lambda path: write_json(result.summary(), path),
+        },
+        folder,
+    )
 
 
 def _draw(result: TrainingResult, path: Path) -> None:
     from demur_sim.training import plots  # matplotlib takes a while to load
 
     plots.draw(result, path)
-
-
-def _write_json(content: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _write_curve(result: TrainingResult, path: Path) -> None:

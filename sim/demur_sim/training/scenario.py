@@ -15,10 +15,10 @@ from demur_sim.populations import MOST_DEVICES
 from demur_sim.sampling import Noise
 from demur_sim.scenario_tables import (
     TRAINING,
-    Table,
     flattened,
     inside,
-    read_override,
+    overridden,
+    placed,
     read_table,
     shipped_of,
 )
@@ -176,12 +176,9 @@ def load_training(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
         named = name == "data.source" and table.get(name) in (DIGITS, MNIST)
         if isinstance(table.get(name), str) and not named:
             table[name] = str(Path(name_or_path).parent / table[name])
-    replaced: Table = {}
-    for override in overrides:
-        one = read_override(override, numeric=_NUMERIC)
-        replaced |= flattened(one, known=_KEYS, where="--set")
+    replaced = overridden(overrides, known=_KEYS, numeric=_NUMERIC)
     table |= replaced
-    try:
+    with placed(name_or_path, replaced=replaced):
         if "name" not in table:
             raise ParameterError("name", None, "given")
         return TrainingScenario(
@@ -189,9 +186,6 @@ def load_training(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
             features=inside("features", table),
             **{name: part(**inside(name, table)) for name, part in _PARTS.items()},
         )
-    except ParameterError as error:
-        where = "--set" if error.name in replaced else name_or_path
-        raise ParameterError(f"{error.name} in {where}", error.value, error.expected) from None
 
 
 def _features(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,122 @@
+"""What the commands that run a scenario have in common: options, and a bar on a terminal."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+def add_run_options(
+    command: argparse.ArgumentParser, *, made: str, override: str, kept: str
+) -> None:
+    """Add the options of a run.
+
+    Args:
+        command: to which.
+        made: what the same seed makes again.
+        override: an example of a key and its value.
+        kept: what goes into the folder.
+    """
+    command.add_argument(
+        "scenario", nargs="?", help="name of a shipped scenario, or path of a TOML file"
+    )
+    command.add_argument("--list", action="store_true", help="list the shipped scenarios")
+    command.add_argument(
+        "--fidelity",
+        choices=["cohort", "processes"],
+        default="cohort",
+        help="arrays in one process, or real processes over gRPC (default: cohort)",
+    )
+    command.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="threads or worker processes (default: one per core)",
+    )
+    command.add_argument(
+        "--seed", type=int, default=0, metavar="S", help=f"same seed, same {made} (default: 0)"
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"replace a key of the scenario, as in --set {override}; may be repeated",
+    )
+    command.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        metavar="P",
+        help="port of the collector, with --fidelity processes (default: a free one)",
+    )
+    command.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"where {kept} go (default: runs/SCENARIO-SEED)",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print summary.json on stdout and nothing else"
+    )
+    command.add_argument("--quiet", action="store_true", help="no progress, no summary")
+
+
+def check_run(options: argparse.Namespace) -> None:
+    """Refuse options that make no run: no scenario, or a port for nobody."""
+    if options.scenario is None:
+        options.usage_error("which scenario? (--list shows those that are shipped)")
+    if options.port and options.fidelity != "processes":
+        options.usage_error("--port needs --fidelity processes")
+
+
+def check_drawing() -> None:
+    """Find out that nothing can be drawn before the run and not after it.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+
+
+def folder_of(options: argparse.Namespace, name: str) -> Path:
+    """Where the files of a run go."""
+    return options.out or Path("runs") / f"{name.replace('/', '-')}-{options.seed}"
+
+
+def print_scenarios(scenarios: Sequence[tuple[str, str]], *, as_json: bool) -> int:
+    """Print names and titles; the exit status."""
+    if as_json:
+        print(json.dumps([{"name": name, "title": title} for name, title in scenarios]))
+    else:
+        for name, title in scenarios:
+            print(f"{name:12} {title}")
+    return 0
+
+
+@contextmanager
+def terminal_bar(options: argparse.Namespace, **kind: Any) -> "Iterator[tqdm[Any] | None]":
+    """A bar with time left on a terminal; nothing in a pipe, or where nothing is to be said.
+
+    Args:
+        options: of the run.
+        kind: what the bar is told: unit, total and the like.
+    """
+    if options.quiet or options.json or not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    known = os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    size: dict[str, Any] = {"dynamic_ncols": True} if known else {"ncols": 80, "nrows": 24}
+    with tqdm(**kind, **size) as bar:
+        yield bar
