@@ -2,12 +2,14 @@
 
 import secrets
 import threading
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
 from demur_client.decision import covered
 from demur_client.filters import Filter
+from demur_client.running import RunningState
 from demur_client.sources import DataSource, ExampleSource, evaluate_gradient, evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined, report_id
@@ -18,7 +20,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import DefinedModel
 from demur_proto.noise import Sampler
-from demur_proto.round import Gradient, Round
+from demur_proto.round import CountingQuery, Gradient, HaltCount, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import report_pb2
@@ -34,6 +36,7 @@ class Device:
         source: its owner's data: features, or examples for gradients, or both.
         sampler: where its noise comes from; the exact one, which cannot be seeded, when not given.
         secret: 32 bytes that only this device knows; drawn when not given.
+        beside: the same owner's devices of other studies, whose halts this study may count.
 
     Raises:
         ParameterError: the secret is not 32 bytes.
@@ -46,6 +49,7 @@ class Device:
         sampler: Sampler | None = None,
         *,
         secret: bytes | None = None,
+        beside: Sequence["Device"] = (),
     ) -> None:
         if secret is not None and len(secret) != 32:
             raise ParameterError("secret", f"{len(secret)} bytes", "32 bytes")
@@ -54,11 +58,18 @@ class Device:
         self._sampler: Sampler = ExactSampler() if sampler is None else sampler
         self._secret = secrets.token_bytes(32) if secret is None else secret
         self._filter = Filter.of(study.value)
+        self._beside = {each.study.hash: each for each in beside}
+        self._segments: dict[int, RunningState] = {}  # by their first round's number
         self._sealed: dict[int, report_pb2.Report] = {}  # by the round's number
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Device(study={self.study.value.name!r}, secret)"
+
+    @property
+    def ever_covered(self) -> bool:
+        """Whether an answer was ever refused or shrunk, or a change refused. Secret."""
+        return self._filter.ever_refused
 
     def evaluate(self, asked: Defined[Round], model: DefinedModel | None = None) -> Values | None:
         """The owner's value [1, v], or None where evaluation failed. Secret.
@@ -73,6 +84,9 @@ class Device:
         """
         self.check(asked)
         query = asked.value.query
+        if isinstance(query, HaltCount):
+            other = self._beside.get(query.halted_study)
+            return None if other is None else np.array([[float(other.ever_covered)]])
         if not isinstance(query, Gradient):
             return evaluate_query(query, self._source)
         if model is None:
@@ -88,11 +102,13 @@ class Device:
 
         Args:
             asked: a round of this device's study.
-            value: what `evaluate` gave; None, or another shape, for a cover report.
+            value: what `evaluate` gave; None, or another shape, for a cover report, or for no
+                change in a running count.
 
         Raises:
-            ParameterError: the round belongs to another study or does not fit this one, or
-                another round had its number. All of that is public.
+            ParameterError: the round belongs to another study or does not fit this one, another
+                round had its number, or it breaks the segment of a running count. All of that is
+                public.
         """
         with self._lock:
             mechanism = self.check(asked)
@@ -108,7 +124,12 @@ class Device:
     ) -> report_pb2.Report:
         value = _as_numbers(value, shape=(1, asked.value.query.value_length))
         weight = asked.value.weight
-        if self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
+        if isinstance(asked.value.query, CountingQuery):
+            first = asked.value.query.segment.first_round
+            running = self._segments.setdefault(first, RunningState(asked.value))
+            word, _ = running.answer(asked.value, value, self._filter)
+            words, given = np.array([[word]]), True
+        elif self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
             radius = self._filter.radius(weight=weight, largest=mechanism.largest)
             words, units, shrunk = mechanism.encode_within(
                 value, self._sampler, radii=np.array([radius])
@@ -137,6 +158,11 @@ class Device:
         sealed = self._sealed.get(number)
         if sealed is not None and sealed.round_hash != asked.hash:
             raise ParameterError("round", number, "the round that had this number before")
+        query = asked.value.query
+        if sealed is None and isinstance(query, CountingQuery):
+            running = self._segments.get(query.segment.first_round)
+            if running is not None:
+                running.check(asked.value)
         return mechanism_for(self.study.value, asked.value)
 
 

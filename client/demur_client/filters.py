@@ -8,6 +8,7 @@ from typing import Any, NoReturn, final
 
 from demur_client.budget import affordable_radius, charge_units, decide, decide_every
 from demur_client.charges import HIDDEN, Budget, RenyiBudget
+from demur_client.commitment import commit
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.grid import UNITS_LIMIT
@@ -165,6 +166,45 @@ class Filter(_Kept):
                 largest=largest,
                 refused=self._refused and self._retire,
             )
+
+    def commit(
+        self, change: int, *, planned: int, cross: int, alone: int, weight: int
+    ) -> tuple[bool, int]:
+        """Take up a change of a running count if all that will be sent of it fits, and hold that much.
+
+        Args:
+            change: δ, units of the state; 0 for none.
+            planned: energy of the words still to come without it, grid steps², for which this filter
+                has held w·planned since it was last told so.
+            cross: as in `commitment.projected`.
+            alone: likewise.
+            weight: the round's integer weight w; >= 1.
+
+        Returns:
+            Secret: whether it was taken up, and the energy that is held now, grid steps².
+
+        Raises:
+            ParameterError: an argument is outside its range; nothing changed.
+        """
+        whole = all(type(each) is int for each in (change, planned, cross, alone))
+        if not whole or planned < 0 or alone < 0:  # without the values, which are secrets
+            raise ParameterError("change", HIDDEN, "an integer, with energies >= 0")
+        check_integer("weight", weight, 1, self._budget_units + 1)
+        with self._lock:
+            if weight * planned > self._budget_units - self._remaining:
+                raise ParameterError("planned", HIDDEN, "at most what this filter holds")
+            taken, held, self._remaining, self._refused = commit(
+                change,
+                planned=planned,
+                cross=cross,
+                alone=alone,
+                weight=weight,
+                budget_units=self._budget_units,
+                remaining=self._remaining,
+                refused=self._refused,
+                retire=self._retire,
+            )
+        return taken, held
 
     @property
     def remaining_units(self) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from demur_proto.arrays import Values
 from demur_proto.gradients import dimension_of, person_gradient
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import Feature, Histogram, Linear
+from demur_proto.round import Feature, Histogram, Linear, Prefix
 
 
 class DataSource(Protocol):
@@ -35,7 +35,9 @@ class ExampleSource(Protocol):
         """
 
 
-def evaluate_query(query: Linear | Histogram, source: DataSource | ExampleSource) -> Values | None:
+def evaluate_query(
+    query: Linear | Histogram | Prefix, source: DataSource | ExampleSource
+) -> Values | None:
     """All features of a query side by side [1, v]; None where any of it fails.
 
     A value that arrives here may still be none: a mechanism encodes as nothing what is no number, or

@@ -11,7 +11,18 @@ from demur_proto.mechanisms.of_round import (
     weight_of,
     word_type_of,
 )
-from demur_proto.round import Feature, Gradient, Histogram, Linear, Query, Randomiser, Round
+from demur_proto.round import (
+    Feature,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    Prefix,
+    Query,
+    Randomiser,
+    Round,
+)
+from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
 
 
@@ -138,6 +149,98 @@ def next_gradient(
         model_hash=model_hash,
         dimension=dimension,
         clip=clip,
+        sigma=base.base_sigma if sigma is None else sigma,
+        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+    )
+    return round_of(
+        study,
+        query,
+        number=number,
+        answer_after_ms=answer_after_ms,
+        close_unix_ms=close_unix_ms,
+    )
+
+
+def next_prefix(
+    study: Defined[Study],
+    feature: Feature,
+    segment: Segment,
+    *,
+    number: int,
+    bound: int = 1,
+    admission: Admission = Admission.COMMIT,
+    sigma: float | None = None,
+    grid_exponent: int | None = None,
+    answer_after_ms: int = 0,
+    close_unix_ms: int = 0,
+) -> Round:
+    """One round of a running count with its weight and word type worked out.
+
+    Args:
+        study: the contract.
+        feature: the state, an integer from 0 to `bound`; its parameters may differ from round to round.
+        segment: which of the segment's rounds this is.
+        number: the round's number in the study.
+        bound: the largest state; 1 for a Boolean.
+        admission: what a device does with a change that does not fit.
+        sigma: noise of one round in the study's view; by default that of the base round.
+        grid_exponent: grid step is 2^this; by default that of the base round.
+        answer_after_ms: when devices send, after they received the round.
+        close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
+
+    Raises:
+        ParameterError: an argument is outside its range, or the study has no running counts.
+    """
+    base = study.value
+    check_family(base, Prefix)
+    query = Prefix(
+        feature=feature,
+        segment=segment.begun(number),
+        bound=bound,
+        admission=admission,
+        sigma=base.base_sigma if sigma is None else sigma,
+        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+    )
+    return round_of(
+        study,
+        query,
+        number=number,
+        answer_after_ms=answer_after_ms,
+        close_unix_ms=close_unix_ms,
+    )
+
+
+def next_halt_count(
+    study: Defined[Study],
+    halted_study: bytes,
+    segment: Segment,
+    *,
+    number: int,
+    sigma: float | None = None,
+    grid_exponent: int | None = None,
+    answer_after_ms: int = 0,
+    close_unix_ms: int = 0,
+) -> Round:
+    """One round of the running count of those who did not answer another study in full.
+
+    Args:
+        study: the contract of the count, with a budget of its own.
+        halted_study: hash of the other study, 32 bytes.
+        segment: which of the segment's rounds this is.
+        number: the round's number in the count's study.
+        sigma: noise of one round in the study's view; by default that of the base round.
+        grid_exponent: grid step is 2^this; by default that of the base round.
+        answer_after_ms: when devices send, after they received the round.
+        close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
+
+    Raises:
+        ParameterError: an argument is outside its range, or the study has no running counts.
+    """
+    base = study.value
+    check_family(base, HaltCount)
+    query = HaltCount(
+        halted_study=halted_study,
+        segment=segment.begun(number),
         sigma=base.base_sigma if sigma is None else sigma,
         grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
     )

@@ -15,12 +15,15 @@ from demur_proto.round import (
     Feature,
     GaussianQuery,
     Gradient,
+    HaltCount,
     Histogram,
     Linear,
+    Prefix,
     Query,
     Randomiser,
     Round,
 )
+from demur_proto.segments import Admission, Factorisation, Segment
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.words import WordType
@@ -52,6 +55,15 @@ RANDOMISERS = {
     Randomiser.OLH: round_pb2.RANDOMISER_OLH,
     Randomiser.HADAMARD: round_pb2.RANDOMISER_HADAMARD,
     Randomiser.SUBSET: round_pb2.RANDOMISER_SUBSET,
+}
+FACTORISATIONS = {
+    Factorisation.SQUARE_ROOT: round_pb2.FACTORISATION_SQUARE_ROOT,
+    Factorisation.TREE: round_pb2.FACTORISATION_TREE,
+    Factorisation.IDENTITY: round_pb2.FACTORISATION_IDENTITY,
+}
+ADMISSIONS = {
+    Admission.COMMIT: round_pb2.ADMISSION_COMMIT,
+    Admission.HALT: round_pb2.ADMISSION_HALT,
 }
 WORD_TYPES = {
     WordType.BIT: round_pb2.WORD_TYPE_BIT,
@@ -153,9 +165,16 @@ def define_round(asked: Round) -> Defined[Round]:
         message.clip = query.clip
         message.sigma = query.sigma
         message.grid_exponent = query.grid_exponent
-        message.on_grid = query.on_grid
         if isinstance(query, Linear):
+            message.on_grid = query.on_grid
             message.linear.features.extend(map(_feature_message, query.features))
+        elif isinstance(query, Prefix):
+            message.prefix.feature.CopyFrom(_feature_message(query.feature))
+            message.prefix.segment.CopyFrom(_segment_message(query.segment))
+            message.prefix.admission = ADMISSIONS[query.admission]
+        elif isinstance(query, HaltCount):
+            message.halt_count.study_hash = query.halted_study
+            message.halt_count.segment.CopyFrom(_segment_message(query.segment))
         else:
             message.gradient.model_hash = query.model_hash
     else:
@@ -181,8 +200,8 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         raise WireError("not a valid round: it asks nothing")
     if kind not in QUERIES:
         raise UnsupportedError(
-            f"{kind} rounds are not supported by this version; ask a linear one, a histogram or a "
-            "gradient"
+            f"{kind} rounds are not supported by this version; ask a linear one, a histogram, a "
+            "gradient or a running count"
         )
     if message.study_hash != study.hash:
         raise WireError("not a valid round: it belongs to another study")
@@ -310,6 +329,41 @@ def _gradient(message: round_pb2.Round) -> Query:
     )
 
 
+def _prefix(message: round_pb2.Round) -> Query:
+    asked = message.prefix
+    _check_words(message)
+    if message.clip != int(message.clip):
+        raise ParameterError("clip", message.clip, "an integer, the largest state")
+    return Prefix(
+        feature=_feature_value(asked.feature),
+        segment=_segment_value(asked.segment),
+        bound=int(message.clip),
+        sigma=message.sigma,
+        grid_exponent=message.grid_exponent,
+        admission=_named(ADMISSIONS, asked.admission, "admission"),
+    )
+
+
+def _halt_count(message: round_pb2.Round) -> Query:
+    _check_words(message)
+    if message.clip != 1:
+        raise ParameterError("clip", message.clip, "1.0 in a count of those who halted")
+    return HaltCount(
+        halted_study=message.halt_count.study_hash,
+        segment=_segment_value(message.halt_count.segment),
+        sigma=message.sigma,
+        grid_exponent=message.grid_exponent,
+    )
+
+
+def _check_words(message: round_pb2.Round) -> None:
+    """A running count's words are on the grid by construction; it promises nothing of the kind."""
+    if message.on_grid:
+        raise ParameterError("on_grid", True, "unset in a running count")
+    if not 0 < message.clip < 1 << 31:
+        raise ParameterError("clip", message.clip, "from 1 to 2^31")
+
+
 def _histogram(message: round_pb2.Round) -> Query:
     for name in ("clip", "sigma", "grid_exponent", "on_grid"):
         if getattr(message, name):
@@ -328,8 +382,30 @@ QUERIES: Mapping[str, Callable[[round_pb2.Round], Query]] = {
     "linear": _linear,
     "histogram": _histogram,
     "gradient": _gradient,
+    "prefix": _prefix,
+    "halt_count": _halt_count,
 }
 """What a round may ask, by the name of its field, and how it is read."""
+
+
+def _segment_message(segment: Segment) -> round_pb2.Segment:
+    return round_pb2.Segment(
+        factorisation=FACTORISATIONS[segment.factorisation],
+        horizon=segment.horizon,
+        position=segment.position,
+        first_round=segment.first_round,
+        cohort=segment.cohort,
+    )
+
+
+def _segment_value(message: round_pb2.Segment) -> Segment:
+    return Segment(
+        factorisation=_named(FACTORISATIONS, message.factorisation, "factorisation"),
+        horizon=message.horizon,
+        position=message.position,
+        first_round=message.first_round,
+        cohort=message.cohort,
+    )
 
 
 def _feature_message(feature: Feature) -> round_pb2.Feature:

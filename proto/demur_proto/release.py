@@ -17,11 +17,13 @@ class Withheld(StrEnum):
 
     NOTHING = "nothing"  #: it did publish
     BELOW_MINIMUM_COHORT = "below_minimum_cohort"  #: fewer reports than the study allows
+    SEGMENT_BROKEN = "segment_broken"  #: an earlier round of a running count published nothing
 
 
 WITHHELD = {
     Withheld.NOTHING: release_pb2.WITHHELD_UNSPECIFIED,
     Withheld.BELOW_MINIMUM_COHORT: release_pb2.WITHHELD_BELOW_MINIMUM_COHORT,
+    Withheld.SEGMENT_BROKEN: release_pb2.WITHHELD_SEGMENT_BROKEN,
 }
 
 
@@ -35,7 +37,8 @@ class Release:
 
     `estimate` is unbiased for S_active, the sum over the people who contributed a value; a person
     whose filter refused counts as nothing, so late in a study it lags behind the sum over
-    everyone.
+    everyone. In a running count people count with the state that they took up last, and `sums` are
+    those of this round alone. Under admission `halt` it says nothing of the kind, and has no interval.
 
     Its arrays are read-only, and have copies of what they are made from; so are those of its copies.
     """
@@ -50,7 +53,8 @@ class Release:
     estimate: Vector = field(repr=False)  #: per coordinate, data units; or per category, people
     standard_error: Vector = field(repr=False)
     """In the same units; one for each, or one that all share."""
-    half_width: Vector = field(repr=False)  #: likewise: the interval for S_active is ± this
+    half_width: Vector = field(repr=False)
+    """Likewise: the interval for S_active is ± this; empty where there is none."""
     confidence: float  #: probability that it covers, per estimate
     guarantee: str  #: the study's guarantee in words
 
@@ -118,7 +122,9 @@ class Release:
             sums=self.sums_bytes,
             confidence=self.confidence,
             estimand=(
-                release_pb2.ESTIMAND_S_ACTIVE if published else release_pb2.ESTIMAND_UNSPECIFIED
+                release_pb2.ESTIMAND_S_ACTIVE
+                if published and self.half_width.size
+                else release_pb2.ESTIMAND_UNSPECIFIED
             ),
             guarantee=self.guarantee,
         )
@@ -165,6 +171,8 @@ def _check(release: Release) -> None:
     """Refuse what no collector publishes, before anybody computes with it."""
     estimates, published = release.estimate.size, release.withheld is Withheld.NOTHING
     errors = {release.standard_error.size, release.half_width.size}
+    if estimates == 1 and errors == {0, 1} and math.isnan(release.confidence):
+        errors = {release.standard_error.size}  # a running count without an interval
     fit = (
         release.sums.size >= estimates > 0 and errors <= {1, estimates}
         if published
@@ -179,7 +187,7 @@ def _check(release: Release) -> None:
     finite = all(np.isfinite(getattr(release, name)).all() for name in FLOATS)
     if not finite or (release.standard_error < 0).any() or (release.half_width < 0).any():
         raise WireError("a release has an estimate that is not finite, or an error below zero")
-    if published and not 0 < release.confidence < 1:
+    if published and release.half_width.size and not 0 < release.confidence < 1:
         raise WireError(f"a confidence lies between 0 and 1, got {release.confidence}")
 
 

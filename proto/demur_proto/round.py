@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
@@ -11,8 +11,11 @@ from types import MappingProxyType
 from demur_proto.checks import check_hash, check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, grid_step, squared_radius
+from demur_proto.segments import Admission, Segment
 from demur_proto.words import WordType
 
+LARGEST_ENERGY = 1 << 60  #: of a running count's words, grid steps², so that sums of it fit 63 bits
+FINEST_COUNTING, COARSEST_COUNTING = -20, -14  #: grid exponents of a running count
 MOST_CATEGORIES = 1 << 18  #: of a histogram, so that its release fits a message
 
 
@@ -163,7 +166,123 @@ class Histogram:
         return 1
 
 
-GaussianQuery = Linear | Gradient
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """A running count: the sum over people of a state that is an integer from 0 to `bound`.
+
+    Devices send changes, weighted as their segment's factorisation says. A value that is no such state
+    counts as no change.
+
+    Raises:
+        ParameterError: a field is outside its range, or the grid is too coarse or too fine.
+    """
+
+    feature: Feature  #: the state; its name is the same in all rounds of a segment
+    segment: Segment
+    bound: int  #: the largest state; 1 for a Boolean
+    sigma: float  #: noise of one round in the study's view, units of the state; > 0
+    grid_exponent: int  #: grid step is 2^this units of the state; about -14
+    admission: Admission = Admission.COMMIT
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.feature, Feature):
+            raise ParameterError("feature", self.feature, "a Feature")
+        if not isinstance(self.admission, Admission):
+            raise ParameterError("admission", self.admission, "an Admission")
+        _check_counting(self)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The one feature, as all queries name theirs."""
+        return (self.feature,)
+
+    @property
+    def clip(self) -> float:
+        """The most that a word may be: |(CΔ)_t| never exceeds the bound."""
+        return float(self.bound)
+
+    @property
+    def dimension(self) -> int:
+        """One number is sent."""
+        return 1
+
+    @property
+    def on_grid(self) -> bool:
+        """The rows of C are whole grid steps, so nothing is rounded."""
+        return True
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value: their state."""
+        return 1
+
+    @property
+    def fixed(self) -> "Prefix":
+        """What all rounds of its segment have in common."""
+        feature = Feature(name=self.feature.name)
+        return replace(self, feature=feature, segment=self.segment.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaltCount:
+    """A running count of the people who ever answered another study with less than their value.
+
+    That is with cover, a shrunk answer, or by refusing a change, for any reason. Everybody changes at
+    most once. It is asked in a study of its own: a device that ran out could not pay to say so.
+
+    Raises:
+        ParameterError: a field is outside its range, or the grid is too coarse or too fine.
+    """
+
+    halted_study: bytes  #: hash of the other study
+    segment: Segment
+    sigma: float  #: noise of one round in the study's view, people; > 0
+    grid_exponent: int  #: grid step is 2^this people; about -14
+
+    def __post_init__(self) -> None:
+        check_hash("halted_study", self.halted_study)
+        _check_counting(self)
+
+    @property
+    def bound(self) -> int:
+        """The largest state: halted, or not."""
+        return 1
+
+    @property
+    def admission(self) -> Admission:
+        """One change is all there is, so it is sent whole or not at all."""
+        return Admission.COMMIT
+
+    @property
+    def clip(self) -> float:
+        """The most that a word may be."""
+        return 1.0
+
+    @property
+    def dimension(self) -> int:
+        """One number is sent."""
+        return 1
+
+    @property
+    def on_grid(self) -> bool:
+        """The rows of C are whole grid steps, so nothing is rounded."""
+        return True
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value: their flag."""
+        return 1
+
+    @property
+    def fixed(self) -> "HaltCount":
+        """What all rounds of its segment have in common."""
+        return replace(self, segment=self.segment.start)
+
+
+CountingQuery = Prefix | HaltCount
+"""A running count, one position of a segment."""
+
+GaussianQuery = Linear | Gradient | CountingQuery
 """The sum over people of a vector that is clipped, rounded to a grid and given Gaussian noise."""
 
 Query = GaussianQuery | Histogram
@@ -189,7 +308,11 @@ class Round:
         check_hash("study_hash", self.study_hash)
         check_integer("number", self.number, 1, (1 << 32) - 1)
         if not isinstance(self.query, Query):
-            raise ParameterError("query", self.query, "a Linear, a Gradient or a Histogram")
+            raise ParameterError(
+                "query", self.query, "a Linear, a Gradient, a Prefix, a HaltCount or a Histogram"
+            )
+        if isinstance(self.query, CountingQuery):
+            _check_place(self.query.segment, self.number)
         check_integer("weight", self.weight, 1, 1 << 62)
         if not isinstance(self.word_type, WordType):
             raise ParameterError("word_type", self.word_type, "a WordType")
@@ -230,6 +353,31 @@ def _check_noise(query: GaussianQuery) -> None:
     check_grid(
         query.grid_exponent, clip=query.clip, dimension=query.dimension, on_grid=query.on_grid
     )
+
+
+def _check_counting(query: CountingQuery) -> None:
+    """A grid on which the rows of C hardly differ from what they are rounded from, and that fits."""
+    if not isinstance(query.segment, Segment):
+        raise ParameterError("segment", query.segment, "a Segment")
+    horizon = query.segment.horizon
+    check_integer("bound", query.bound, 1, (1 << 31) - 1)
+    check_positive("sigma", query.sigma)
+    # 1/max(2^14, 64√H) is 2^-14 at every horizon that a segment may have.
+    check_integer("grid_exponent", query.grid_exponent, FINEST_COUNTING, COARSEST_COUNTING)
+    if horizon * query.bound**2 << -2 * query.grid_exponent >= LARGEST_ENERGY:
+        expected = f"less: its energy over {horizon} rounds must stay below 2^60 squared grid steps"
+        raise ParameterError("bound", query.bound, expected)
+
+
+def _check_place(segment: Segment, number: int) -> None:
+    """Positions are consecutive rounds of the study, or later ones."""
+    if segment.position == 1 and segment.first_round != number:
+        raise ParameterError(
+            "first_round", segment.first_round, f"{number}, the round's own number"
+        )
+    if segment.first_round + segment.position - 1 > number:
+        expected = f"at most {number - segment.first_round + 1} in round {number}"
+        raise ParameterError("position", segment.position, expected)
 
 
 def _is_fine(exponent: int, clip: float, dimension: int) -> bool:

@@ -14,15 +14,18 @@ from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse
 from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding
 from demur_proto.round import (
+    CountingQuery,
     GaussianQuery,
     Gradient,
+    HaltCount,
     Histogram,
     Linear,
+    Prefix,
     Query,
     Randomiser,
     Round,
 )
-from demur_proto.study import Study
+from demur_proto.study import Policy, Study
 from demur_proto.words import WordType, word_type_for
 
 MOST_REPORTS = 1 << 53  #: of one round
@@ -42,6 +45,9 @@ def mechanism_for(study: Study, asked: Round) -> Mechanism:
     if study.horizon and asked.number > study.horizon:
         raise ParameterError("number", asked.number, f"<= the horizon {study.horizon}")
     query = asked.query
+    if isinstance(query, HaltCount) and query.halted_study == asked.study_hash:
+        # Whoever has run out in it could not pay to say so.
+        raise ParameterError("study_hash", "this study's own", "that of another study")
     mechanism = mechanism_of(study, query)
     if isinstance(query, Histogram) and isinstance(mechanism, Categorical):
         _check_histogram(study, asked, query, mechanism)
@@ -57,6 +63,8 @@ def mechanism_of(study: Study, query: Query) -> Mechanism:
         ParameterError: the study does not allow such a query, or not one of this size.
     """
     check_family(study, type(query))
+    if isinstance(query, CountingQuery) and study.policy is Policy.CLIP:
+        raise ParameterError("policy", str(study.policy), "skip or retire: no change is shrunk")
     if isinstance(query, GaussianQuery):
         _check_size("dimension", query.dimension, study)
         return GaussianLinear.of(study, query)
@@ -64,7 +72,10 @@ def mechanism_of(study: Study, query: Query) -> Mechanism:
     return randomiser_of(query)
 
 
-def check_family(study: Study, kind: type[Linear] | type[Gradient] | type[Histogram]) -> None:
+def check_family(
+    study: Study,
+    kind: type[Linear] | type[Gradient] | type[Prefix] | type[HaltCount] | type[Histogram],
+) -> None:
     """Refuse a kind of query that the study's mechanisms are not for.
 
     Raises:

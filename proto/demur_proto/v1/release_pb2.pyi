@@ -29,6 +29,8 @@ class _WithheldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Withheld.Val
     """Nothing was withheld."""
     WITHHELD_BELOW_MINIMUM_COHORT: _Withheld.ValueType  # 1
     """Fewer reports came than the study's minimum cohort."""
+    WITHHELD_SEGMENT_BROKEN: _Withheld.ValueType  # 2
+    """An earlier round of its segment published no numbers, so nobody can tell the running count."""
 
 class Withheld(_Withheld, metaclass=_WithheldEnumTypeWrapper):
     """Why a closed round published no numbers."""
@@ -37,6 +39,8 @@ WITHHELD_UNSPECIFIED: Withheld.ValueType  # 0
 """Nothing was withheld."""
 WITHHELD_BELOW_MINIMUM_COHORT: Withheld.ValueType  # 1
 """Fewer reports came than the study's minimum cohort."""
+WITHHELD_SEGMENT_BROKEN: Withheld.ValueType  # 2
+"""An earlier round of its segment published no numbers, so nobody can tell the running count."""
 Global___Withheld: _TypeAlias = Withheld  # noqa: Y015
 
 class _Estimand:
@@ -49,7 +53,7 @@ class _EstimandEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Estimand.Val
     """Nothing was estimated."""
     ESTIMAND_S_ACTIVE: _Estimand.ValueType  # 1
     """The sum over the people who contributed a value: a person whose filter refused counts as
-    nothing.
+    nothing, and in a running count with the state that was taken up last.
     """
 
 class Estimand(_Estimand, metaclass=_EstimandEnumTypeWrapper):
@@ -59,7 +63,7 @@ ESTIMAND_UNSPECIFIED: Estimand.ValueType  # 0
 """Nothing was estimated."""
 ESTIMAND_S_ACTIVE: Estimand.ValueType  # 1
 """The sum over the people who contributed a value: a person whose filter refused counts as
-nothing.
+nothing, and in a running count with the state that was taken up last.
 """
 Global___Estimand: _TypeAlias = Estimand  # noqa: Y015
 
@@ -93,17 +97,20 @@ class Release(_message.Message):
     """Why there are no numbers below; UNSPECIFIED when there are."""
     sums: _builtins.bytes
     """What the server added up, exactly: signed 64-bit little-endian integers. In a linear round the
-    sums of the words, one for each coordinate; in a histogram what its mechanism counts.
+    sums of the words, one for each coordinate; in a histogram what its mechanism counts; of a running
+    count the sum of this round's words alone.
     """
     confidence: _builtins.float
-    """Probability that the interval covers the estimand, for each estimate."""
+    """Probability that the interval covers the estimand, for each estimate; NaN where there is none."""
     estimand: Global___Estimand.ValueType
     """What is estimated."""
     guarantee: _builtins.str
     """The study's guarantee in words: unit, neighbour, view and numbers."""
     @_builtins.property
     def estimate(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The estimates, one for each coordinate in data units, or one for each category in people."""
+        """The estimates, one for each coordinate in data units, or one for each category in people; of a
+        running count one, over all rounds of the segment so far.
+        """
 
     @_builtins.property
     def standard_error(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -112,7 +119,7 @@ class Release(_message.Message):
     @_builtins.property
     def half_width(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Each interval is estimate - half_width to estimate + half_width: one for each, or one that all
-        share.
+        share. None for a running count under admission HALT, which has no interval.
         """
 
     def __init__(

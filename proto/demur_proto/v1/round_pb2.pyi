@@ -63,6 +63,64 @@ RANDOMISER_SUBSET: Randomiser.ValueType  # 7
 """Subset selection."""
 Global___Randomiser: _TypeAlias = Randomiser  # noqa: Y015
 
+class _Factorisation:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FactorisationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Factorisation.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FACTORISATION_UNSPECIFIED: _Factorisation.ValueType  # 0
+    """Not a factorisation; a round that says this is refused."""
+    FACTORISATION_SQUARE_ROOT: _Factorisation.ValueType  # 1
+    """B and C are both the square root of that matrix, C in whole grid steps."""
+    FACTORISATION_TREE: _Factorisation.ValueType  # 2
+    """C adds up changes over the intervals of a binary tree."""
+    FACTORISATION_IDENTITY: _Factorisation.ValueType  # 3
+    """C sends changes as they are."""
+
+class Factorisation(_Factorisation, metaclass=_FactorisationEnumTypeWrapper):
+    """How the matrix of all prefix sums, whose entry is 1 where a change is counted, is taken apart into B C:
+    a device sends a row of C times its changes, the collector applies B. docs/protocol.md has the rows.
+    """
+
+FACTORISATION_UNSPECIFIED: Factorisation.ValueType  # 0
+"""Not a factorisation; a round that says this is refused."""
+FACTORISATION_SQUARE_ROOT: Factorisation.ValueType  # 1
+"""B and C are both the square root of that matrix, C in whole grid steps."""
+FACTORISATION_TREE: Factorisation.ValueType  # 2
+"""C adds up changes over the intervals of a binary tree."""
+FACTORISATION_IDENTITY: Factorisation.ValueType  # 3
+"""C sends changes as they are."""
+Global___Factorisation: _TypeAlias = Factorisation  # noqa: Y015
+
+class _Admission:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdmissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Admission.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADMISSION_UNSPECIFIED: _Admission.ValueType  # 0
+    """Not an admission; a round that says this is refused."""
+    ADMISSION_COMMIT: _Admission.ValueType  # 1
+    """It takes up a change only if all that will ever be sent of it in the segment fits, and holds that
+    much of its budget. What it has taken up it sends to the end.
+    """
+    ADMISSION_HALT: _Admission.ValueType  # 2
+    """It takes up every change, and answers with cover whatever does not fit. For study: estimates decay."""
+
+class Admission(_Admission, metaclass=_AdmissionEnumTypeWrapper):
+    """What a device does with a change that its budget does not pay for."""
+
+ADMISSION_UNSPECIFIED: Admission.ValueType  # 0
+"""Not an admission; a round that says this is refused."""
+ADMISSION_COMMIT: Admission.ValueType  # 1
+"""It takes up a change only if all that will ever be sent of it in the segment fits, and holds that
+much of its budget. What it has taken up it sends to the end.
+"""
+ADMISSION_HALT: Admission.ValueType  # 2
+"""It takes up every change, and answers with cover whatever does not fit. For study: estimates decay."""
+Global___Admission: _TypeAlias = Admission  # noqa: Y015
+
 class _WordType:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -220,24 +278,80 @@ class Histogram(_message.Message):
 Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
 
 @_typing.final
+class Segment(_message.Message):
+    """Rounds that belong together: each position is asked once, in order. All of a segment's rounds have the
+    same kind, feature's name, clip, sigma, grid_exponent and admission, and the same fields here but for
+    position.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FACTORISATION_FIELD_NUMBER: _builtins.int
+    HORIZON_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    FIRST_ROUND_FIELD_NUMBER: _builtins.int
+    COHORT_FIELD_NUMBER: _builtins.int
+    factorisation: Global___Factorisation.ValueType
+    """How prefix sums are taken apart."""
+    horizon: _builtins.int
+    """How many rounds there are at most; 1 to 2^14."""
+    position: _builtins.int
+    """Which of them this is; 1 to horizon."""
+    first_round: _builtins.int
+    """Number of the round at position 1, which is this round's own there."""
+    cohort: _builtins.int
+    """How many devices are to answer; >= 1. Sums of fewer reports are scaled up to it."""
+    def __init__(
+        self,
+        *,
+        factorisation: Global___Factorisation.ValueType = ...,
+        horizon: _builtins.int = ...,
+        position: _builtins.int = ...,
+        first_round: _builtins.int = ...,
+        cohort: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "factorisation", b"factorisation", "first_round", b"first_round", "horizon", b"horizon", "position", b"position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Segment: _TypeAlias = Segment  # noqa: Y015
+
+@_typing.final
 class Prefix(_message.Message):
-    """A running count of a bounded state. Not answered by this version."""
+    """A running count: the sum over people of a state that is an integer from 0 to clip, 1 for a Boolean.
+    Its clip is an integer. It has sigma and grid_exponent as a linear round has, and never on_grid: its
+    words are on the grid by construction. Its dimension is 1.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FEATURE_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    ADMISSION_FIELD_NUMBER: _builtins.int
+    admission: Global___Admission.ValueType
+    """What becomes of a change that does not fit."""
     @_builtins.property
     def feature(self) -> Global___Feature:
-        """The feature whose changes are counted."""
+        """The feature that is the state. Its name is the same in all rounds of a segment; its parameters need
+        not be.
+        """
+
+    @_builtins.property
+    def segment(self) -> Global___Segment:
+        """Which of the segment's rounds this is."""
 
     def __init__(
         self,
         *,
         feature: Global___Feature | None = ...,
+        segment: Global___Segment | None = ...,
+        admission: Global___Admission.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["feature", b"feature"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["feature", b"feature", "segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature", b"feature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "feature", b"feature", "segment", b"segment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -270,16 +384,30 @@ Global___Gradient: _TypeAlias = Gradient  # noqa: Y015
 
 @_typing.final
 class HaltCount(_message.Message):
-    """The number of people whose filter has ever refused. Not answered by this version."""
+    """A running count of the people whose device has ever answered another study with cover, with a shrunk
+    answer, or by refusing a change, for any reason. It is a prefix round of that flag, with admission
+    COMMIT and clip 1, in a study of its own: a device that has run out could not pay to say so.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    STUDY_HASH_FIELD_NUMBER: _builtins.int
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    study_hash: _builtins.bytes
+    """The other study: SHA-256, 32 bytes."""
+    @_builtins.property
+    def segment(self) -> Global___Segment:
+        """Which of the segment's rounds this is."""
+
     def __init__(
         self,
+        *,
+        study_hash: _builtins.bytes = ...,
+        segment: Global___Segment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment", "study_hash", b"study_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -362,7 +490,7 @@ class Round(_message.Message):
 
     @_builtins.property
     def halt_count(self) -> Global___HaltCount:
-        """How many filters have refused."""
+        """A running count of those who did not answer in full."""
 
     def __init__(
         self,

@@ -1,0 +1,1 @@
+"""Continual counting: running counts whose noise is correlated over rounds."""

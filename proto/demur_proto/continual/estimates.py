@@ -1,0 +1,100 @@
+"""From the exact sums of a segment's rounds to the running count, with its error."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from demur_proto.arrays import Vector
+from demur_proto.checks import check_integer
+from demur_proto.continual.factors import factors_of
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.round import CountingQuery
+from demur_proto.segments import MOST_DEVICES, Admission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTotal:
+    """What was added up in one round. It is public once the round is released."""
+
+    sum: int  #: of all words, grid steps; exact
+    reports: int  #: how many there were; >= 1
+
+    def __post_init__(self) -> None:
+        check_integer("sum", self.sum, -(1 << 63), (1 << 63) - 1)
+        check_integer("reports", self.reports, 1, MOST_DEVICES)
+
+
+def running_estimate(
+    query: CountingQuery,
+    mechanism: GaussianLinear,
+    totals: Sequence[RoundTotal],
+    *,
+    energy: int,
+) -> Estimate:
+    """The running count after rounds 1 … t of a segment: Ŝ_t = Σ_τ B[t, τ]·(n/n_τ)·Y_τ.
+
+    Y_τ is the exact sum of the n_τ reports of round τ, n the cohort; where more came than the cohort,
+    the factor is 1. Unbiased for the sum of the states that people have taken up, as long as who is
+    missing in a round has nothing to do with their data. Its variance has two parts:
+
+        noise     γ² Σ_τ B[t, τ]² (n/n_τ)² n_τ ((σ_i/γ)² + 1/12)
+        sampling  at most γ² · min(R·(Σ_τ |B[t, τ]| a_τ)², E·Σ_τ B[t, τ]² a_τ²)
+
+    a_τ² = n²(1 − n_τ/n)/(n_τ/n·(n − 1)) is the factor by which the mean of squared words becomes the
+    variance of a scaled-up sum of n_τ out of n, drawn without replacement; R = (bound/γ)² is the most
+    that one squared word can be, and E the most that all of a person's can add up to. The bound holds
+    however the missing of one round go together with those of another (Minkowski, Cauchy–Schwarz).
+    Without losses the second part is 0, and the error exact.
+
+    Args:
+        query: of round t.
+        mechanism: its noise.
+        totals: of rounds 1 … t, in order.
+        energy: E, what a person's squared words can add up to, grid steps²; >= 1.
+
+    Returns:
+        One estimate, in units of the state. Under admission `halt` there is no interval.
+
+    Raises:
+        ParameterError: there are more or fewer totals.
+
+    Source: the variance of a sum in sampling without replacement: Cochran 1977,
+    "Sampling Techniques", Theorem 2.2.
+    """
+    position = query.segment.position
+    if len(totals) != position:
+        raise ParameterError("totals", f"{len(totals)} of them", f"{position}, one for each round")
+    check_integer("energy", energy, 1)
+    cohort = query.segment.cohort
+    exponent = query.grid_exponent
+    solution = factors_of(
+        query.segment.factorisation, horizon=query.segment.horizon, exponent=exponent
+    ).solution(position)
+    reports = np.array([total.reports for total in totals], dtype=np.float64)
+    scale = np.maximum(1.0, cohort / reports)
+    sums = np.array([total.sum for total in totals], dtype=np.float64)
+    weights: Vector = solution * scale
+    share = mechanism.noise_steps**2 + 1 / 12
+    noise = math.fsum(weights * weights * reports) * share
+    sampling = _sampling(solution, reports, cohort, radius=mechanism.squared_radius, energy=energy)
+    error = math.sqrt(noise + sampling)
+    interval = query.admission is Admission.COMMIT
+    return Estimate(
+        estimate=np.array([math.fsum(weights * sums)]),
+        standard_error=np.array([error]),
+        half_width=np.array([TWO_SIDED_QUANTILE * error] if interval else []),
+    )
+
+
+def _sampling(solution: Vector, reports: Vector, cohort: int, *, radius: int, energy: int) -> float:
+    """The most that lost reports can add to the variance, units of the state squared."""
+    if cohort < 2:
+        return 0.0
+    present = np.minimum(1.0, reports / cohort)
+    factor = cohort * np.sqrt((1 - present) / (present * (cohort - 1)))
+    each = np.abs(solution) * factor
+    return min(radius * math.fsum(each) ** 2, energy * math.fsum(each * each))

@@ -1,0 +1,58 @@
+"""Prefix sums as B·C: a device sends a row of C times its changes, the server applies B.
+
+C is in whole grid steps, so what a device sends is an integer by construction: nothing is rounded,
+and charges are exact before anything is sent. B undoes exactly that C:
+
+    B·C = A,  A[t, s] = 1 for s ≤ t
+
+Times are positions of a segment, from 1.
+"""
+
+from typing import Protocol
+
+from demur_proto.arrays import Integers, Vector
+from demur_proto.continual.identity import Identity
+from demur_proto.continual.square_root import SquareRoot
+from demur_proto.continual.tree import Tree
+from demur_proto.segments import Factorisation
+
+
+class Factors(Protocol):
+    """Both factors for one horizon. All of it is public."""
+
+    def row(self, position: int) -> Integers:
+        """What is sent at t of a change at 1 … t: C[t, 1 … t], grid steps."""
+
+    def shared(self, position: int) -> Integers:
+        """What a change at each of 1 … t shares, from t on, with one at t; grid steps².
+
+            Σ_{τ=t}^{H} C[τ, s] · C[τ, t]  for s = 1 … t
+
+        The last one is the energy that a change at t by 1 has on its own, up to the horizon.
+        """
+
+    def solution(self, position: int) -> Vector:
+        """The weights of the sums of rounds 1 … t: B[t, 1 … t], units of the state per grid step."""
+
+
+def factors_of(factorisation: Factorisation, *, horizon: int, exponent: int) -> Factors:
+    """The factors of a segment.
+
+    Args:
+        factorisation: which.
+        horizon: H, positions; 1 to 2^14.
+        exponent: the grid step is 2^this units of the state; −900 to 0.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    >>> factors_of(Factorisation.SQUARE_ROOT, horizon=4, exponent=-4).row(4).tolist()
+    [5, 6, 8, 16]
+    """
+    match factorisation:
+        case Factorisation.SQUARE_ROOT:
+            return SquareRoot(horizon=horizon, exponent=exponent)
+        case Factorisation.TREE:
+            return Tree(horizon=horizon, exponent=exponent)
+        case Factorisation.IDENTITY:
+            return Identity(horizon=horizon, exponent=exponent)
