@@ -9,7 +9,6 @@ import anyio
 from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
-from demur_proto.checks import check_integer, check_positive
 from demur_proto.credentials import NamedSecret, metadata_of
 from demur_proto.definition import (
     Defined,
@@ -22,14 +21,15 @@ from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
-from demur_server.analyst_calls import CHANNEL_OPTIONS, MOST_REPORTS, closed, fixed, listed
+from demur_server.analyst_calls import CHANNEL_OPTIONS, check_waiting, closed, fixed, listed
 from demur_server.choosing import choose_study
+from demur_server.counting_questions import CountingQuestions
 from demur_server.publishing import model_messages
 
 MODEL_S = 300.0  #: deadline of handing over a model
 
 
-class Analyst:
+class Analyst(CountingQuestions):
     """One analyst, one study, any number of adaptively chosen questions.
 
     Made by `Analyst.create` or `Analyst.resume`; `study` is what devices must pin.
@@ -293,7 +293,7 @@ class Analyst:
             StateError: they did not come in time; the round stays open.
             DemurError: the collector refuses, or went away.
         """
-        _check_waiting(reports, timeout_s)
+        check_waiting(reports, timeout_s)
         asked = await self.open(*features, dimension=dimension, clip=clip, on_grid=on_grid)
         return await self._close(asked, reports, timeout_s)
 
@@ -322,7 +322,7 @@ class Analyst:
             StateError: they did not come in time; the round stays open.
             DemurError: the collector refuses, or went away.
         """
-        _check_waiting(reports, timeout_s)
+        check_waiting(reports, timeout_s)
         asked = await self.open_histogram(
             feature, categories=categories, mechanism=mechanism, epsilon=epsilon
         )
@@ -378,10 +378,3 @@ class Analyst:
                 yield Release.of(response.release)
         finally:
             call.cancel()
-
-
-def _check_waiting(reports: int | None, timeout_s: float) -> None:
-    """Refuse before a round is opened what would only fail when it is to be closed."""
-    if reports is not None:
-        check_integer("reports", reports, 0, MOST_REPORTS)
-    check_positive("timeout_s", timeout_s)

@@ -24,6 +24,7 @@ from demur_server.intake import LARGE_BYTES, Intake
 from demur_server.keys import Keys, MemoryKeys
 from demur_server.live import Bell, LiveRound
 from demur_server.models import Models
+from demur_server.segments import Segments
 from demur_server.store.base import Counted, KeptRound, Store, Totals
 
 RETRY_S = 1.0  #: how long a close waits for a store in trouble before it tries again
@@ -51,6 +52,7 @@ class Collector:
         self._rounds: dict[bytes, list[LiveRound]] = {}  # by study, in order of their numbers
         self._by_hash: dict[bytes, LiveRound] = {}
         self.models = Models(store)  #: what gradient rounds may name
+        self._segments = Segments(store)
         self._changing = anyio.Lock()  # studies, rounds and releases change one at a time
         # One bell for each kind of news: a report must not wake every device that is visiting.
         self._opened = Bell()
@@ -103,7 +105,8 @@ class Collector:
         Raises:
             WireError, UnsupportedError: the bytes define no round that this version answers.
             NotFoundError: its study does not exist, or the model that it names is not kept.
-            StateError: its number is not the next one.
+            ParameterError: it asks for a running count, and breaks its segment.
+            StateError: its number is not the next one, or its position in its segment is not.
         """
         study = self.study(study_hash_of(definition))
         asked = read_round(definition, study=study)
@@ -120,6 +123,7 @@ class Collector:
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
             mechanism = mechanism_for(study.value, asked.value)
+            self._segments.check(asked.value, rounds)
             if isinstance(asked.value.query, Gradient):
                 await self.models.check(asked.value.query)
             with anyio.CancelScope(shield=True):  # store and memory change together
@@ -188,6 +192,7 @@ class Collector:
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)
         if release is None:
+            rounds = self._rounds[asking.study.hash]
             make = partial(
                 make_release,
                 asking.study,
@@ -195,6 +200,7 @@ class Collector:
                 totals.sums,
                 reports=totals.reports,
                 open_access=asking.open_access,
+                earlier=await self._segments.earlier(asking, rounds),
             )
             large = totals.sums.nbytes > LARGE_BYTES
             made = await anyio.to_thread.run_sync(make) if large else make()

@@ -1,15 +1,18 @@
 """From exact sums to a release."""
 
 import math
+from collections.abc import Sequence
 
 import numpy.typing as npt
 
-from demur_proto.arrays import fixed_floats, fixed_integers
+from demur_proto.arrays import Integers, fixed_floats, fixed_integers
+from demur_proto.continual.estimates import RoundTotal, running_estimate
 from demur_proto.definition import Defined
-from demur_proto.mechanisms.base import CONFIDENCE
+from demur_proto.mechanisms.base import CONFIDENCE, Estimate, Mechanism
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Round
+from demur_proto.round import CountingQuery, Round
 from demur_proto.study import Study
 
 
@@ -20,8 +23,12 @@ def make_release(
     *,
     reports: int,
     open_access: bool = False,
+    earlier: Sequence[Release] = (),
 ) -> Release:
     """The release of a round, or its empty shell below the study's minimum cohort.
+
+    A running count needs all rounds of its segment: once one of them published nothing, all that follow
+    are withheld as well. Nobody could tell what changed in between.
 
     Args:
         study: the contract.
@@ -29,16 +36,18 @@ def make_release(
         sums: what the mechanism's tallies add up to, exactly [s].
         reports: how many were counted.
         open_access: they were taken from anybody.
+        earlier: of the rounds before this one in the segment of a running count, in order.
     """
     mechanism = mechanism_for(study.value, asked.value)
     statement = guarantee_for(study.value, asked.value.query, open_access=open_access).statement
-    if reports < study.value.minimum_cohort:
+    withheld = _withheld(study.value, asked.value, reports, earlier)
+    if withheld is not Withheld.NOTHING:
         return Release(
             study_hash=study.hash,
             round_hash=asked.hash,
             number=asked.value.number,
             reports=reports,
-            withheld=Withheld.BELOW_MINIMUM_COHORT,
+            withheld=withheld,
             sums=fixed_integers([]),
             estimate=fixed_floats([]),
             standard_error=fixed_floats([]),
@@ -47,7 +56,7 @@ def make_release(
             guarantee=statement,
         )
     kept = fixed_integers(sums)
-    result = mechanism.estimate(kept, reports=reports)
+    result = _estimate(study.value, asked.value, mechanism, kept, reports, earlier)
     return Release(
         study_hash=study.hash,
         round_hash=asked.hash,
@@ -58,6 +67,34 @@ def make_release(
         estimate=result.estimate,
         standard_error=result.standard_error,
         half_width=result.half_width,
-        confidence=CONFIDENCE,
+        confidence=CONFIDENCE if result.half_width.size else math.nan,
         guarantee=statement,
     )
+
+
+def _withheld(study: Study, asked: Round, reports: int, earlier: Sequence[Release]) -> Withheld:
+    """Why there are no numbers to publish, if there are none."""
+    if reports < study.minimum_cohort:
+        return Withheld.BELOW_MINIMUM_COHORT
+    if isinstance(asked.query, CountingQuery):
+        published = [each for each in earlier if each.withheld is Withheld.NOTHING]
+        if len(published) < asked.query.segment.position - 1:
+            return Withheld.SEGMENT_BROKEN
+    return Withheld.NOTHING
+
+
+def _estimate(
+    study: Study,
+    asked: Round,
+    mechanism: Mechanism,
+    sums: Integers,
+    reports: int,
+    earlier: Sequence[Release],
+) -> Estimate:
+    query = asked.query
+    if not (isinstance(query, CountingQuery) and isinstance(mechanism, GaussianLinear)):
+        return mechanism.estimate(sums, reports=reports)
+    totals = [RoundTotal(sum=int(each.sums[0]), reports=each.reports) for each in earlier]
+    totals.append(RoundTotal(sum=int(sums[0]), reports=reports))
+    energy = max(1, study.budget_units // asked.weight)  # all that one person can ever have sent
+    return running_estimate(query, mechanism, totals, energy=energy)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.release import Release
-from demur_proto.round import Gradient, Histogram, Query
+from demur_proto.round import CountingQuery, Gradient, HaltCount, Histogram, Query
 from demur_proto.study import Study
 from demur_server.choosing import describe_feature, matches
 from demur_server.store import records
@@ -147,6 +147,14 @@ def releases_of(sql: sa.Connection, wanted: str | None = None) -> list[Release]:
 def _described(query: Query) -> str:
     if isinstance(query, Gradient):
         return f"gradient: model {query.model_hash.hex()[:16]}"
+    if isinstance(query, CountingQuery):
+        segment = query.segment
+        what = (
+            f"halts in study {query.halted_study.hex()[:16]}"
+            if isinstance(query, HaltCount)
+            else describe_feature(query.feature)
+        )
+        return f"running count: {what}, {segment.position} of {segment.horizon}"
     kind = "histogram" if isinstance(query, Histogram) else "sum"
     return f"{kind}: {', '.join(map(describe_feature, query.features))}"
 

@@ -1,12 +1,13 @@
 """Whether a store holds together: whatever can be told from the store itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import sqlalchemy as sa
 
+from demur_proto.continual.following import counting_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import DemurError, StorageError
 from demur_proto.release import Release, Withheld
@@ -56,6 +57,7 @@ def verify(sql: sa.Connection, *, keys_folder: Path | None) -> Verified:
     known = _check_studies(sql, found)
     counts = {"rounds": 0, "open": 0, "releases": 0, "reports": 0}
     numbers: dict[int, list[int]] = {}
+    segments: dict[tuple[int, int], list[Release]] = {}  # by study and first round
     for row in sql.execute(rounds.select().order_by(rounds.c.study_id, rounds.c.number)).all():
         counts["rounds"] += 1
         counts["open"] += not row.closed
@@ -71,7 +73,13 @@ def verify(sql: sa.Connection, *, keys_folder: Path | None) -> Verified:
             if asked.hash != bytes(row.hash) or asked.value.number != row.number:
                 found.problems.append(f"{name}: its definition is not what its hash says")
                 continue
-            counts["releases"] += _check_release(sql, row, name, study, asked, found)
+            query = counting_of(asked.value)
+            place = row.study_id, 0 if query is None else query.segment.first_round
+            earlier = [] if query is None else segments.setdefault(place, [])
+            release = _check_release(sql, row, name, study, asked, earlier, found)
+            counts["releases"] += release is not None
+            if release is not None:
+                earlier.append(release)
         except DemurError as error:
             found.problems.append(f"{name}: {error}")
         if keys_folder is not None and not row.closed:
@@ -168,19 +176,20 @@ def _check_release(
     name: str,
     study: Defined[Study],
     asked: Defined[Round],
+    earlier: Sequence[Release],
     found: _Report,
-) -> bool:
-    """Whether a round has a release."""
+) -> Release | None:
+    """The release of a round, if it has one."""
     releases = records.find_releases(sql, rounds.c.id == row.id)
     if not releases:
         if row.closed:
             found.notes.append(f"{name}: closed, not yet released; demur serve completes it")
-        return False
+        return None
     [release] = releases
     kept = records.find_round(sql, bytes(row.hash))
     if not row.closed or kept is None:
         found.problems.append(f"{name}: released, and open")
-        return True
+        return release
     counted = records.all_totals(sql, kept, closed=True)
     if counted.sums.size:
         found.problems.append(f"{name}: released, and its sums are still there")
@@ -196,10 +205,11 @@ def _check_release(
         release.sums,
         reports=release.reports,
         open_access=row.open_access,
+        earlier=earlier,
     )
     if not _same(again, release):
         found.problems.append(f"{name}: its release does not follow from its sums")
-    return True
+    return release
 
 
 def _same(one: Release, other: Release) -> bool:

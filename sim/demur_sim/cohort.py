@@ -7,7 +7,7 @@ Gradients are wide, so a block goes through such a round in fixed portions, one 
 one portion is ever in memory, and all that is drawn for it is drawn before the next.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -22,14 +22,15 @@ from demur_proto.gradients import model_of
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
-from demur_proto.mechanisms.unary import UnaryEncoding
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
-from demur_proto.noise import Sampler
-from demur_proto.round import GaussianQuery, Gradient, Histogram, Linear, Query, Round
+from demur_proto.round import Gradient, Histogram, Linear, Prefix, Query, Round
 from demur_proto.study import Policy, Study
+from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
-from demur_sim.populations import Population, side_by_side
+from demur_sim.populations import Population
+from demur_sim.round_sums import RoundSum, added, evaluate_query, given_sums, randomised_tally
+from demur_sim.running_block import RunningBlock
 from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
@@ -81,9 +82,14 @@ class Block:
         devices = people.stop - people.start
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
+        self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
 
     def answers(
-        self, asked: Round, mechanism: Mechanism, model: ModelDefinition | None = None
+        self,
+        asked: Round,
+        mechanism: Mechanism,
+        model: ModelDefinition | None = None,
+        counting: Counting | None = None,
     ) -> Iterator[BlockAnswer]:
         """Everyone's reports to a round, portion by portion.
 
@@ -91,10 +97,13 @@ class Block:
             asked: the round.
             mechanism: its mechanism.
             model: the one that a gradient round names.
+            counting: what a running count needs besides.
         """
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
         for people in portions(asked.query, len(self.refused)):
-            contribution, sent = self._contribution(asked, mechanism, model, people, sampler)
+            contribution, sent = self._contribution(
+                asked, mechanism, model, counting, people, sampler
+            )
             reports = mechanism.randomise(contribution, sampler)
             yield BlockAnswer(
                 block=self.number,
@@ -109,22 +118,30 @@ class Block:
         asked: Round,
         mechanism: Mechanism,
         model: ModelDefinition | None = None,
+        counting: Counting | None = None,
         *,
         noise: Noise = Noise.SHARES,
-    ) -> "RoundSum":
+    ) -> RoundSum:
         """What `answers` add up to, bit for bit, where nobody needs the reports themselves.
 
         Without their shares of noise where it is drawn for the sum as a whole.
         """
-        return added(self._sums(asked, mechanism, model, noise))
+        return added(self._sums(asked, mechanism, model, counting, noise))
 
     def _sums(
-        self, asked: Round, mechanism: Mechanism, model: ModelDefinition | None, noise: Noise
-    ) -> Iterator["RoundSum"]:
+        self,
+        asked: Round,
+        mechanism: Mechanism,
+        model: ModelDefinition | None,
+        counting: Counting | None,
+        noise: Noise,
+    ) -> Iterator[RoundSum]:
         """The sum of each portion."""
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
         for people in portions(asked.query, len(self.refused)):
-            contribution, sent = self._contribution(asked, mechanism, model, people, sampler)
+            contribution, sent = self._contribution(
+                asked, mechanism, model, counting, people, sampler
+            )
             if noise is Noise.SUMMED:
                 sums: Integers = contribution.sum(axis=0)
             elif self._silent:
@@ -142,10 +159,13 @@ class Block:
         asked: Round,
         mechanism: Mechanism,
         model: ModelDefinition | None,
+        counting: Counting | None,
         people: slice,
         sampler: FastSampler,
     ) -> tuple[Words, Flags]:
         """What some of the block put in [n, e], zero for cover; and who of them sends."""
+        if counting is not None:
+            return self._running_contribution(counting)
         remaining, refused = self.remaining[people], self.refused[people]  # views: changed in place
         values = self._values(asked.query, model, people)
         largest = mechanism.largest
@@ -175,10 +195,32 @@ class Block:
         sent = given if self._silent else np.ones_like(given)
         return covered(words, given), sent
 
+    def _running_contribution(self, counting: Counting) -> tuple[Words, Flags]:
+        """The same for a running count, of which a block is never divided."""
+        query, segment = counting.step.query, counting.step.query.segment
+        if isinstance(query, Prefix):
+            values = evaluate_query(query, self._population, self._people)
+        else:
+            values = counting.flags[self._people].astype(np.float64)[:, None]
+        if segment.first_round not in self.running:
+            self.running[segment.first_round] = RunningBlock(len(self.refused))
+        words, given, _ = self.running[segment.first_round].answer(
+            counting.step,
+            values,
+            remaining=self.remaining,
+            refused=self.refused,
+            budget_units=self._study.budget_units,
+            retire=self._study.policy is not Policy.SKIP,
+        )
+        if segment.position == segment.horizon:
+            del self.running[segment.first_round]
+        sent = given if self._silent else np.ones_like(given)
+        return covered(words, given), sent
+
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""
         start = self._people.start
-        if not isinstance(query, Gradient):
+        if isinstance(query, Linear | Histogram):
             there = slice(start + people.start, start + people.stop)
             return evaluate_query(query, self._population, there)
         if model is None or not isinstance(self._population, LabelledPeople):
@@ -191,19 +233,17 @@ class Block:
                 model.theta, examples.of_people(people.start, people.stop)
             )
 
+    def held(self, weights: Mapping[int, int]) -> Integers:
+        """What is held for words to come, budget units; weights by the first round of a segment."""
+        held: Integers = np.zeros_like(self.remaining)
+        for first, running in self.running.items():
+            held += weights[first] * running.planned
+        return held
+
     def report_ids(self) -> ReportIds:
         """This block's devices' report ids, from secrets that follow from the seed."""
         secrets = stream(self._seed, Purpose.SECRETS, self.number).bytes(32 * len(self.refused))
         return ReportIds(secrets[at : at + 32] for at in range(0, len(secrets), 32))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RoundSum:
-    """What a cohort's answers to one round add up to."""
-
-    reports: int
-    sums: Integers  #: what the reports add to the round's sums [s]
-    contributed: Integers  #: simulator's truth: see `given_sums`
 
 
 class Cohort:
@@ -217,6 +257,7 @@ class Cohort:
         seed: int,
         refusal: Refusal,
         first_block: int = 0,
+        beside: Mapping[bytes, Flagged] | None = None,
     ) -> None:
         """Set up fresh filters.
 
@@ -226,8 +267,10 @@ class Cohort:
             seed: of the whole run.
             refusal: what a refused device does.
             first_block: number of the first of these blocks in the whole population.
+            beside: of other studies of the same people, by their hash, who halted in them.
         """
         self.study = study
+        self._counting = CountingRounds(beside or {}, devices=population.devices)
         self._seed = seed
         self.blocks = [
             Block(
@@ -244,8 +287,9 @@ class Cohort:
     def answers(self, asked: Round, model: ModelDefinition | None = None) -> Iterator[BlockAnswer]:
         """Each block's answer to a round, in order."""
         mechanism = mechanism_for(self.study.value, asked)
+        counting = self._counting.of(asked)
         for block in self.blocks:
-            yield from block.answers(asked, mechanism, model)
+            yield from block.answers(asked, mechanism, model, counting)
 
     def sum(
         self,
@@ -269,6 +313,7 @@ class Cohort:
             ParameterError: the noise cannot be drawn that way.
         """
         mechanism = mechanism_for(self.study.value, asked)
+        counting = self._counting.of(asked)
         gaussian = mechanism if isinstance(mechanism, GaussianLinear) else None
         if noise is Noise.SUMMED and gaussian is None:
             raise ParameterError("noise", str(noise), f"{Noise.SHARES} where it is not Gaussian")
@@ -276,7 +321,9 @@ class Cohort:
         groups = [self.blocks[at : at + share] for at in range(0, len(self.blocks), share)]
 
         def group_sum(group: Sequence[Block]) -> RoundSum:
-            return added(block.sum(asked, mechanism, model, noise=noise) for block in group)
+            return added(
+                block.sum(asked, mechanism, model, counting, noise=noise) for block in group
+            )
 
         whole = added(pool.map(group_sum, groups) if threads > 1 else [group_sum(self.blocks)])
         if noise is Noise.SUMMED and gaussian is not None:
@@ -286,9 +333,17 @@ class Cohort:
         return whole
 
     def spent(self) -> Integers:
-        """What everyone has spent, budget units, device by device. Simulator's truth."""
+        """What everyone has spent, budget units, device by device. Simulator's truth.
+
+        With what is held for the words that running counts have still to send.
+        """
         left: Integers = np.concatenate([block.remaining for block in self.blocks])
         return self.study.value.budget_units - left
+
+    def held(self) -> Integers:
+        """How much of that is held for words to come, budget units, device by device."""
+        weights = self._counting.weights()
+        return np.concatenate([block.held(weights) for block in self.blocks])
 
     def refused(self) -> Flags:
         """Who was ever refused, device by device. Simulator's truth."""
@@ -305,46 +360,3 @@ def portions(query: Query, devices: int) -> list[slice]:
     if isinstance(query, Gradient):
         step = max(1, min(BLOCK, PORTION_WORDS // query.dimension))
     return [slice(at, min(at + step, devices)) for at in range(0, devices, step)]
-
-
-def added(parts: Iterable[RoundSum]) -> RoundSum:
-    """Several sums as one; exact. Of the parts only one need be there at a time."""
-    reports = 0
-    sums: Integers | None = None
-    contributed: Integers | None = None
-    for part in parts:
-        reports += part.reports
-        sums = part.sums if sums is None else sums + part.sums
-        contributed = part.contributed if contributed is None else contributed + part.contributed
-    if sums is None or contributed is None:
-        raise ParameterError("parts", "none", "at least one")
-    return RoundSum(reports=reports, sums=sums, contributed=contributed)
-
-
-def given_sums(query: Query, contribution: Words) -> Integers:
-    """Simulator's truth: un-noised words added up [d], or how many gave each category [k]."""
-    if isinstance(query, GaussianQuery):
-        sums: Integers = contribution.sum(axis=0)
-        return sums
-    symbols: Integers = np.bincount(contribution[:, 0], minlength=query.categories + 1)
-    return symbols[1:]  # without those who gave none
-
-
-def randomised_tally(mechanism: Mechanism, words: Words, sampler: Sampler) -> Integers:
-    """`randomise`, then `tally`, without ever spreading the bits of a code over 64-bit words."""
-    if isinstance(mechanism, UnaryEncoding):
-        return mechanism.tally_codes(mechanism.draw(words[:, 0], sampler))
-    return mechanism.tally(mechanism.randomise(words, sampler))
-
-
-def evaluate_query(query: Linear | Histogram, population: Population, people: slice) -> Values:
-    """Everyone's value of a query, features side by side [n, v].
-
-    Raises:
-        ParameterError: the features do not give that many numbers.
-    """
-    values = side_by_side(population, query.features, people)
-    length = query.value_length
-    if values.shape[1] != length:
-        raise ParameterError("dimension", length, f"{values.shape[1]}, what the features give")
-    return values

@@ -1,7 +1,7 @@
 """Fidelity `cohort`: everyone as arrays in this process."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -9,18 +9,37 @@ import anyio
 import anyio.lowlevel
 
 from demur_proto.arrays import Integers
-from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
+from demur_proto.asking import (
+    check_affordable,
+    next_gradient,
+    next_halt_count,
+    next_histogram,
+    next_prefix,
+    next_round,
+)
+from demur_proto.continual.following import check_next, counting_of
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.mechanisms.of_round import check_family
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
-from demur_proto.round import Feature, Gradient, Histogram, Linear, Randomiser, Round
+from demur_proto.round import (
+    Feature,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    Prefix,
+    Randomiser,
+    Round,
+)
+from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_sim.children import peak_rss_mb
 from demur_sim.cohort import Cohort
+from demur_sim.counting_rounds import Flagged
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal
@@ -45,6 +64,7 @@ class CohortSession:
         self._threads = threads
         self._noise = noise
         self._releases: list[Release] = []
+        self._segments: dict[int, list[tuple[Round, Release]]] = {}  # by the first round of each
         self._contributed: list[Integers] = []
         self._answering_s = 0.0
         self._news = anyio.Event()
@@ -122,10 +142,50 @@ class CohortSession:
             model,
         )
 
+    async def ask_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+    ) -> Release:
+        """Ask every device what changed, and return the running count of a state."""
+        await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, Prefix)
+        self._questions.check_state(feature)
+        if self._ended:
+            raise StateError(ENDED)
+        return self._released(
+            next_prefix(
+                self.study,
+                feature,
+                segment,
+                number=len(self._releases) + 1,
+                bound=bound,
+                admission=admission,
+            )
+        )
+
+    async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
+        """Ask every device whether it ever gave another study less than its value."""
+        await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, HaltCount)
+        if self._ended:
+            raise StateError(ENDED)
+        return self._released(
+            next_halt_count(self.study, halted_study, segment, number=len(self._releases) + 1)
+        )
+
     def _released(self, question: Round, model: ModelDefinition | None = None) -> Release:
         """Everyone's answers to a round, added up and published."""
         check_affordable(self.study.value, question)
         asked = define_round(question)
+        query = counting_of(question)
+        before: list[tuple[Round, Release]] = []
+        if query is not None:
+            before = self._segments.setdefault(query.segment.first_round, before)
+            check_next(question, [asked for asked, _ in before])
         started = time.monotonic()
         answers = self._cohort.sum(
             asked.value, self._pool, threads=self._threads, model=model, noise=self._noise
@@ -137,7 +197,9 @@ class CohortSession:
             answers.sums,
             reports=answers.reports,
             open_access=True,  # as in processes
+            earlier=[release for _, release in before],
         )
+        before.append((question, release))
         self._contributed.append(answers.contributed)
         self._releases.append(release)
         self._news.set()
@@ -179,8 +241,19 @@ async def cohort_session(
     refusal: Refusal,
     threads: int,
     noise: Noise = Noise.SHARES,
+    beside: Mapping[bytes, Flagged] | None = None,
 ) -> AsyncIterator[CohortSession]:
-    """A session over arrays, blocks dealt to threads."""
-    cohort = Cohort(study, questions.population, seed=seed, refusal=refusal)
+    """A session over arrays, blocks dealt to threads.
+
+    Args:
+        study: the contract.
+        questions: with everyone, in the order in which they were dealt to devices.
+        seed: of the whole run.
+        refusal: what a refused device does.
+        threads: how many.
+        noise: how it is drawn.
+        beside: of other studies of the same people, by their hash, who halted in them.
+    """
+    cohort = Cohort(study, questions.population, seed=seed, refusal=refusal, beside=beside)
     with ThreadPoolExecutor(threads) as pool:
         yield CohortSession(cohort, questions, pool, threads=threads, noise=noise)

@@ -1,19 +1,29 @@
 """Fidelity `processes`: worker processes speak real gRPC to a real collector process."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import TypeVar
 
 import anyio
 import numpy as np
 
-from demur_proto.arrays import Integers
+from demur_proto.arrays import Flags, Integers
 from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
 from demur_proto.mechanisms.of_round import check_family
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
-from demur_proto.round import Feature, Gradient, Histogram, Linear, Randomiser, Round
+from demur_proto.round import (
+    Feature,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    Prefix,
+    Randomiser,
+    Round,
+)
+from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
@@ -25,7 +35,7 @@ from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal
 from demur_sim.session import ENDED, UNSETTLED, Aftermath
-from demur_sim.worker_process import Answered, Finished, Work, work
+from demur_sim.worker_process import Answered, Companion, Finished, Work, work
 
 Heard = TypeVar("Heard")
 
@@ -50,6 +60,7 @@ class ProcessSession:
         self._first_report = 0.0
         self._last_receipt = 0.0
         self._over = ""  # why nothing more can be asked
+        self.beside: dict[bytes, CompanionSession] = {}  #: of the same people, by their study
 
     @property
     def study(self) -> Defined[Study]:
@@ -100,6 +111,31 @@ class ProcessSession:
 
         return await self._released(open_round)
 
+    async def ask_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+    ) -> Release:
+        """Ask every device what changed, and return the running count of a state."""
+        check_family(self.study.value, Prefix)
+        self._questions.check_state(feature)
+        return await self._released(
+            lambda: self._analyst.open_prefix(feature, segment, bound=bound, admission=admission)
+        )
+
+    async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
+        """Ask every device whether it ever gave another study less than its value."""
+        check_family(self.study.value, HaltCount)
+        self._check_halted(halted_study)
+        return await self._released(lambda: self._analyst.open_halt_count(halted_study, segment))
+
+    def _check_halted(self, halted_study: bytes) -> None:
+        name = halted_study.hex()[:16]
+        raise ParameterError("halted_study", name, "a study that these people are in")
+
     async def _released(self, open_round: Callable[[], Awaitable[Defined[Round]]]) -> Release:
         """Open a round, wait for every worker's answers, and close it."""
         if self._over:
@@ -109,7 +145,7 @@ class ProcessSession:
             asked = await open_round()
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
-        except ParameterError:  # nobody was asked
+        except (ParameterError, StateError):  # nobody was asked
             self._over = ""
             raise
         try:
@@ -117,7 +153,8 @@ class ProcessSession:
             release = await self._analyst.close(asked)
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
-        if any(answer.number != asked.value.number for answer in answers):
+        told = {(answer.study_hash, answer.number) for answer in answers}
+        if told != {(self.study.hash, asked.value.number)}:
             raise StateError(f"round {asked.value.number}: a worker answered another one")
         self._contributed.append(
             np.sum([answer.contributed for answer in answers], axis=0, dtype=np.int64)
@@ -147,6 +184,8 @@ class ProcessSession:
             collector_peak: float = await self.collector.hear()
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
+        for study_hash, session in self.beside.items():
+            session.end([last.beside[study_hash] for last in finished])
         seen = [last.recorder.messages() for last in finished if last.recorder]
         return Aftermath(
             contributed=tuple(self._contributed),
@@ -191,6 +230,40 @@ class ProcessSession:
         return error
 
 
+class CompanionSession(ProcessSession):
+    """Asks the same people in another study. It ends with the session that it is beside.
+
+    Args:
+        main: that session.
+        analyst: of this study.
+        questions: as of the other one.
+    """
+
+    def __init__(self, main: ProcessSession, analyst: Analyst, questions: Questions) -> None:
+        super().__init__(analyst, questions, main.collector, main.workers)
+        self._main = main.study.hash
+        self.refused: Flags = np.zeros(0, dtype=np.bool_)  #: simulator's truth, once it has ended
+        self.spent: Integers = np.zeros(0, dtype=np.int64)  #: likewise, budget units
+
+    def end(self, last: Sequence[tuple[Flags, Integers]]) -> None:
+        """Take in what every worker told in the end. No question can follow."""
+        self.refused = np.concatenate([refused for refused, _ in last])
+        self.spent = np.concatenate([spent for _, spent in last])
+        self._over = ENDED
+
+    async def finish(self) -> Aftermath:
+        """Refuse: the processes are not this study's own.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError("end the session that this one is beside")
+
+    def _check_halted(self, halted_study: bytes) -> None:
+        if halted_study != self._main:
+            super()._check_halted(halted_study)
+
+
 @asynccontextmanager
 async def process_session(
     study: Defined[Study],
@@ -201,6 +274,7 @@ async def process_session(
     workers: int,
     collector_port: int = 0,
     record: bool = False,
+    companions: Sequence[tuple[Defined[Study], int]] = (),
 ) -> AsyncIterator[ProcessSession]:
     """A session over a collector process and worker processes; none outlives the block.
 
@@ -212,6 +286,8 @@ async def process_session(
         workers: how many worker processes; at most one per block of 4,096 devices.
         collector_port: where devices reach the collector; 0 takes a free port.
         record: keep what a watcher of the network would see.
+        companions: other studies that the same devices are in, each with a seed of its own. They may
+            count who halted in the first one.
 
     Raises:
         StateError: the port is in use.
@@ -230,7 +306,13 @@ async def process_session(
         ports = await collector.hear()
         if not isinstance(ports, Ports):
             raise StateError("the collector process said something unexpected")
-        async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst:
+        async with AsyncExitStack() as analysts:
+            target = f"127.0.0.1:{ports.analyst}"
+            analyst = await analysts.enter_async_context(Analyst.create(target, study.value))
+            others = [
+                await analysts.enter_async_context(Analyst.create(target, other.value))
+                for other, _ in companions
+            ]
             for child, share in zip(children, shares, strict=True):
                 first, last = int(share[0]), int(share[-1]) + 1
                 task = Work(
@@ -243,6 +325,12 @@ async def process_session(
                     seed=seed,
                     refusal=refusal,
                     record=record,
+                    companions=tuple(
+                        Companion(study_hash=other.hash, seed=its) for other, its in companions
+                    ),
                 )
                 await child.hand_over(task)
-            yield ProcessSession(analyst, questions, collector, children)
+            session = ProcessSession(analyst, questions, collector, children)
+            for other in others:
+                session.beside[other.study.hash] = CompanionSession(session, other, questions)
+            yield session

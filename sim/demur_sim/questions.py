@@ -69,11 +69,22 @@ class Questions:
         Raises:
             ParameterError: the feature is unknown, or gives several numbers.
         """
+        self._check_number(feature, "the category")
+
+    def check_state(self, feature: Feature) -> None:
+        """Refuse what gives these people no state: one number each, likewise.
+
+        Raises:
+            ParameterError: the feature is unknown, or gives several numbers.
+        """
+        self._check_number(feature, "the state")
+
+    def _check_number(self, feature: Feature, what: str) -> None:
         if not isinstance(feature, Feature):
             raise ParameterError("feature", feature, "Feature(name=…, parameters=…)")
         first = side_by_side(self.population, [feature], slice(0, min(1, self.population.devices)))
         if first.shape[1] != 1:
-            raise ParameterError("feature", feature.name, "one that gives one number, the category")
+            raise ParameterError("feature", feature.name, f"one that gives one number, {what}")
 
     def check_gradient(self, model: ModelDefinition) -> None:
         """Refuse a model that these people's examples do not fit.

@@ -10,6 +10,7 @@ from demur_proto.definition import Defined
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser
+from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_sim.observer import Messages
 from demur_sim.sampling import Noise
@@ -104,6 +105,44 @@ class Session(Protocol):
         Raises:
             ParameterError: as `ask`, or the people own no examples that fit the model.
             UnsupportedError: this version computes no gradients of it.
+            StateError: as `ask`.
+            ConnectionLost: as `ask`.
+        """
+
+    async def ask_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+    ) -> Release:
+        """Ask every device what changed, and return the running count of a state.
+
+        The next position is `segment.after(release.number)`.
+
+        Args:
+            feature: the state now: an integer from 0 to `bound`; whoever has another value is taken
+                to be as they were.
+            segment: which of the segment's rounds this is.
+            bound: the largest state; 1 for a Boolean.
+            admission: what a device does with a change that does not fit.
+
+        Raises:
+            ParameterError: as `ask`, or the round does not go on with its segment.
+            StateError: as `ask`.
+            ConnectionLost: as `ask`.
+        """
+
+    async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
+        """Ask every device whether it ever gave another study less than its value; a running count.
+
+        Args:
+            halted_study: hash of the other study, which must be one that these people are in.
+            segment: which of the segment's rounds this is.
+
+        Raises:
+            ParameterError: as `ask_prefix`, or they are in no such study.
             StateError: as `ask`.
             ConnectionLost: as `ask`.
         """

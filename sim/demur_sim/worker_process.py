@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -27,6 +28,7 @@ from demur_proto.version import PROTOCOL_VERSION
 from demur_proto.words import encode_words
 from demur_sim.children import peak_rss_mb, say
 from demur_sim.cohort import Cohort
+from demur_sim.counting_rounds import Flagged
 from demur_sim.populations import Population
 from demur_sim.recorder import Recorder
 from demur_sim.scenario import Refusal
@@ -36,6 +38,14 @@ Call = grpc.aio.StreamStreamCall[
 ]
 
 RETRY_S = 0.05  #: pause before a frame is sent again after TRY_LATER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """Another study that the same people are in, and whose running counts may be about the first."""
+
+    study_hash: bytes
+    seed: int  #: its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -49,14 +59,16 @@ class Work:
     seed: int
     refusal: Refusal
     record: bool  #: keep what a watcher would see
+    companions: tuple[Companion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answered:
     """A worker's word to its parent after each round. The truth never goes to the collector."""
 
+    study_hash: bytes
     number: int
-    contributed: Integers  #: simulator's truth: see `cohort.given_sums`
+    contributed: Integers  #: simulator's truth: see `round_sums.given_sums`
     first_report: float  #: `time.monotonic` when the first report left
     last_receipt: float
     refused: int  #: simulator's truth: how many were ever refused, this round included
@@ -68,6 +80,7 @@ class Finished:
 
     refused: Flags  #: simulator's truth, device by device
     spent: Integers  #: likewise, budget units
+    beside: Mapping[bytes, tuple[Flags, Integers]]  #: refused and spent in other studies
     recorder: Recorder | None
     peak_rss_mb: float
 
@@ -80,20 +93,34 @@ def work(pipe: Connection) -> None:
 async def _work(pipe: Connection, task: Work) -> None:
     async with connected(task.target) as channel:
         study = await fetch_study(channel, study_hash=task.study_hash)
-        gateway = _Gateway(pipe, channel, task, study)
-        call = collector_pb2_grpc.CollectorStub(channel).SubmitFrames()
+        gateway = _Gateway(pipe, channel, task, study, seed=task.seed)
+        halted = {study.hash: gateway.cohort.refused}
+        beside = {}
+        for companion in task.companions:
+            other = await fetch_study(channel, study_hash=companion.study_hash)
+            beside[other.hash] = _Gateway(
+                pipe, channel, task, other, seed=companion.seed, beside=halted
+            )
+        stub = collector_pb2_grpc.CollectorStub(channel)
+        gateways = [gateway, *beside.values()]
+        calls = [stub.SubmitFrames() for _ in gateways]
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(gateway.run, call)
+                for each, call in zip(gateways, calls, strict=True):
+                    tasks.start_soon(each.run, call)
                 await anyio.wait_readable(pipe)  # told to stop, or the parent is gone
                 tasks.cancel_scope.cancel()
         finally:
-            call.cancel()
+            for call in calls:
+                call.cancel()
     say(
         pipe,
         Finished(
             refused=gateway.cohort.refused(),
             spent=gateway.cohort.spent(),
+            beside={
+                key: (each.cohort.refused(), each.cohort.spent()) for key, each in beside.items()
+            },
             recorder=gateway.recorder,
             peak_rss_mb=peak_rss_mb(),
         ),
@@ -113,14 +140,22 @@ class _Gateway:
     """Speaks for all devices of a cohort on one stream."""
 
     def __init__(
-        self, pipe: Connection, channel: grpc.aio.Channel, task: Work, study: Defined[Study]
+        self,
+        pipe: Connection,
+        channel: grpc.aio.Channel,
+        task: Work,
+        study: Defined[Study],
+        *,
+        seed: int,
+        beside: Mapping[bytes, Flagged] | None = None,
     ) -> None:
         self.cohort = Cohort(
             study,
             task.population,
-            seed=task.seed,
+            seed=seed,
             refusal=task.refusal,
             first_block=task.first_block,
+            beside=beside,
         )
         self.recorder = Recorder(devices=task.population.devices) if task.record else None
         self._pipe = pipe
@@ -214,6 +249,7 @@ class _Gateway:
         say(
             self._pipe,
             Answered(
+                study_hash=self._study.hash,
                 number=number,
                 contributed=np.zeros(0, dtype=np.int64) if contributed is None else contributed,
                 first_report=first_report,

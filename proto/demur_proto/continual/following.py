@@ -1,6 +1,8 @@
 """Whether a round goes on with the segment that it says it belongs to. All of it is public."""
 
-from demur_proto.errors import ParameterError
+from collections.abc import Sequence
+
+from demur_proto.errors import ParameterError, StateError
 from demur_proto.round import CountingQuery, Round
 
 
@@ -36,4 +38,28 @@ def check_follows(later: Round, earlier: Round) -> None:
             "position",
             after.segment.position,
             f"above {before.segment.position}, that of round {earlier.number}",
+        )
+
+
+def check_next(asked: Round, before: Sequence[Round]) -> None:
+    """Refuse a round of a running count that is not the next position of its segment.
+
+    Args:
+        asked: a round that asks for a running count.
+        before: those of its segment so far, in order.
+
+    Raises:
+        ParameterError: it does not go on with its segment.
+        StateError: another position is the next one.
+    """
+    query = counting_of(asked)
+    position = 1 if query is None else query.segment.position
+    name = f"round {asked.number} cannot open: position {position}"
+    if before:
+        check_follows(asked, before[-1])
+    elif position > 1:
+        raise StateError(f"{name} of a segment that no round has begun")
+    if len(before) + 1 != position:
+        raise StateError(
+            f"{name} cannot follow round {before[-1].number}, at position {len(before)}"
         )

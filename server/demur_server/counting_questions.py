@@ -1,0 +1,141 @@
+"""What an analyst asks round by round: running counts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+
+from demur_proto.asking import next_halt_count, next_prefix
+from demur_proto.definition import Defined
+from demur_proto.release import Release
+from demur_proto.round import Feature, Round
+from demur_proto.segments import Admission, Segment
+from demur_proto.study import Study
+from demur_server.analyst_calls import check_waiting
+
+
+class CountingQuestions(ABC):
+    """That part of an `Analyst`."""
+
+    study: Defined[Study]
+
+    @abstractmethod
+    async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
+        """Open the next round, made when its number is known."""
+
+    @abstractmethod
+    async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
+        """Close a round, once it has its reports."""
+
+    async def open_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+        answer_after_ms: int = 0,
+    ) -> Defined[Round]:
+        """Put a question to every device: what has changed in its owner's state?
+
+        Args:
+            feature: the state now, an integer from 0 to `bound`; parameters may differ by round.
+            segment: which of the segment's rounds this is; then `segment.after(number)` is the next.
+            bound: the largest state; 1 for a Boolean.
+            admission: what a device does with a change that does not fit.
+            answer_after_ms: when devices send, after they received the round.
+
+        Raises:
+            ParameterError: an argument is outside its range, or the round breaks its segment.
+            StateError: it is not the segment's next, or the one before is still open.
+            DemurError: the collector refuses the round, or went away.
+        """
+        return await self._open(
+            partial(
+                next_prefix,
+                self.study,
+                feature,
+                segment,
+                bound=bound,
+                admission=admission,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    async def open_halt_count(
+        self, halted_study: bytes, segment: Segment, *, answer_after_ms: int = 0
+    ) -> Defined[Round]:
+        """Put a question to every device: did it ever give another study less than its value?
+
+        Args:
+            halted_study: hash of the other study; not of this one, which has a budget for the count.
+            segment: as in `open_prefix`.
+            answer_after_ms: when devices send, after they received the round.
+
+        Raises:
+            ParameterError: as `open_prefix`.
+            StateError: likewise.
+            DemurError: likewise.
+        """
+        return await self._open(
+            partial(
+                next_halt_count,
+                self.study,
+                halted_study,
+                segment,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    async def ask_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask what has changed, wait for the reports, and return the running count.
+
+        Args:
+            feature: as in `open_prefix`.
+            segment: likewise; `segment.after(release.number)` is the next.
+            bound: the largest state; 1 for a Boolean.
+            admission: what a device does with a change that does not fit.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            ParameterError: an argument is outside its range, or the round breaks its segment.
+            StateError: as `open_prefix`, or the reports did not come in time.
+            DemurError: the collector refuses, or went away.
+        """
+        check_waiting(reports, timeout_s)
+        asked = await self.open_prefix(feature, segment, bound=bound, admission=admission)
+        return await self._close(asked, reports, timeout_s)
+
+    async def ask_halt_count(
+        self,
+        halted_study: bytes,
+        segment: Segment,
+        *,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask who gave another study less than their value, and return the running count.
+
+        Args:
+            halted_study: as in `open_halt_count`.
+            segment: likewise.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            ParameterError: as `ask_prefix`.
+            StateError: likewise.
+            DemurError: likewise.
+        """
+        check_waiting(reports, timeout_s)
+        asked = await self.open_halt_count(halted_study, segment)
+        return await self._close(asked, reports, timeout_s)

@@ -1,0 +1,65 @@
+"""Rounds of running counts as a cohort sees them: each goes on with its segment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from demur_proto.arrays import Flags
+from demur_proto.continual.following import check_follows, counting_of
+from demur_proto.errors import ParameterError
+from demur_proto.round import HaltCount, Round
+from demur_sim.running_block import Step
+
+Flagged = Callable[[], Flags]
+"""Who of a cohort's people ever answered some study with less than their value [devices]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Counting:
+    """What all blocks need of a round of a running count."""
+
+    step: Step
+    flags: Flags  #: who halted in the other study, of a halt count [devices]; else of nobody
+
+
+@final
+class CountingRounds:
+    """What has been asked in each segment so far.
+
+    Args:
+        beside: of other studies of the same people, by their hash, who halted in them.
+        devices: how many people.
+    """
+
+    def __init__(self, beside: Mapping[bytes, Flagged], *, devices: int) -> None:
+        self._beside = beside
+        self._devices = devices
+        self._last: dict[int, Round] = {}  # of each segment, by its first round
+
+    def of(self, asked: Round) -> Counting | None:
+        """What a round needs if it asks for a running count, after checking it as a device does.
+
+        Raises:
+            ParameterError: it does not go on with its segment, or these people are not in the study
+                of which it counts halts.
+        """
+        query = counting_of(asked)
+        if query is None:
+            return None
+        first = query.segment.first_round
+        if first in self._last:
+            check_follows(asked, self._last[first])
+        flags: Flags = np.zeros(self._devices, dtype=np.bool_)
+        if isinstance(query, HaltCount):
+            if query.halted_study not in self._beside:
+                name = query.halted_study.hex()[:16]
+                raise ParameterError("halted_study", name, "a study that these people are in")
+            flags = self._beside[query.halted_study]()
+        self._last[first] = asked
+        return Counting(step=Step.of(query, weight=asked.weight), flags=flags)
+
+    def weights(self) -> dict[int, int]:
+        """The weight of each segment's rounds, by its first round."""
+        return {first: asked.weight for first, asked in self._last.items()}
