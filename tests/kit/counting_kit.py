@@ -1,0 +1,68 @@
+"""What the tests of running counts share: a study, people's states, a sampler that adds nothing."""
+
+from typing import Any
+
+import numpy as np
+
+from demur_proto.arrays import Bits, Values, Words
+from demur_proto.asking import next_prefix
+from demur_proto.continual.factors import factors_of
+from demur_proto.definition import Defined, define_round, define_study
+from demur_proto.round import Feature, Round
+from demur_proto.segments import Factorisation, Segment
+from demur_proto.study import Policy, Study, View, design_study
+
+EXPONENT = -14
+UNIT = 1 << -EXPONENT  #: grid steps of one unit of the state
+STATE = Feature(name="state")
+
+
+def a_study(*, answers: int = 4, policy: Policy = Policy.SKIP, **options: Any) -> Defined[Study]:
+    """A contract in which so many squared units fit: an energy, as running counts measure it."""
+    told = {
+        "name": "counting",
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "minimum_cohort": 1,
+        "view": View.LOCAL,
+        "grid_exponent": EXPONENT,
+        **options,
+    }
+    return define_study(design_study(answers=answers, policy=policy, **told))
+
+
+def rounds_of(
+    study: Defined[Study], segment: Segment, *, number: int = 1, **options: Any
+) -> list[Defined[Round]]:
+    """All rounds of a segment that begins with this number."""
+    segment = segment.begun(number)
+    rounds = []
+    for each in range(number, number + segment.horizon):
+        asked = next_prefix(study, STATE, segment, number=each, **options)
+        rounds.append(define_round(asked))
+        segment = segment.after() if segment.position < segment.horizon else segment
+    return rounds
+
+
+def dense(kind: Factorisation, horizon: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """C as a matrix [H, H], grid steps."""
+    factors = factors_of(kind, horizon=horizon, exponent=EXPONENT)
+    matrix = np.zeros((horizon, horizon), dtype=np.int64)
+    for position in range(1, horizon + 1):
+        matrix[position - 1, :position] = factors.row(position)
+    return matrix
+
+
+class NoNoise:
+    """A sampler that draws nothing, so that reports show what went into them."""
+
+    name = "none"
+
+    def words(self, count: int) -> Bits:
+        raise AssertionError("a running count asks for no bits")
+
+    def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
+        return np.zeros((reports, dimension), dtype=np.int64)
+
+    def uniform(self, *, reports: int, dimension: int) -> Values:
+        raise AssertionError("a running count rounds nothing")
