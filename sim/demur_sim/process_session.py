@@ -8,6 +8,8 @@ import anyio
 import numpy as np
 
 from demur_proto.arrays import Flags, Integers
+from demur_proto.asking import next_halt_count, next_prefix
+from demur_proto.continual.following import check_next, counting_of
 from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
 from demur_proto.mechanisms.of_round import check_family
@@ -60,6 +62,7 @@ class ProcessSession:
         self._first_report = 0.0
         self._last_receipt = 0.0
         self._over = ""  # why nothing more can be asked
+        self._segments: dict[int, list[Round]] = {}  # of running counts, by their first round
         self.beside: dict[bytes, CompanionSession] = {}  #: of the same people, by their study
 
     @property
@@ -122,6 +125,12 @@ class ProcessSession:
         """Ask every device what changed, and return the running count of a state."""
         check_family(self.study.value, Prefix)
         self._questions.check_state(feature)
+        number = self._analyst.rounds + 1
+        self._check_next(
+            next_prefix(
+                self.study, feature, segment, number=number, bound=bound, admission=admission
+            )
+        )
         return await self._released(
             lambda: self._analyst.open_prefix(feature, segment, bound=bound, admission=admission)
         )
@@ -130,7 +139,15 @@ class ProcessSession:
         """Ask every device whether it ever gave another study less than its value."""
         check_family(self.study.value, HaltCount)
         self._check_halted(halted_study)
+        number = self._analyst.rounds + 1
+        self._check_next(next_halt_count(self.study, halted_study, segment, number=number))
         return await self._released(lambda: self._analyst.open_halt_count(halted_study, segment))
+
+    def _check_next(self, question: Round) -> None:
+        """Refuse, before anybody is asked, what the collector would refuse of a running count."""
+        query = counting_of(question)
+        if query is not None:
+            check_next(question, self._segments.get(query.segment.first_round, []))
 
     def _check_halted(self, halted_study: bytes) -> None:
         name = halted_study.hex()[:16]
@@ -145,9 +162,12 @@ class ProcessSession:
             asked = await open_round()
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
-        except (ParameterError, StateError):  # nobody was asked
+        except ParameterError:  # nobody was asked
             self._over = ""
             raise
+        query = counting_of(asked.value)
+        if query is not None:
+            self._segments.setdefault(query.segment.first_round, []).append(asked.value)
         try:
             answers = await self._hear(Answered)
             release = await self._analyst.close(asked)

@@ -287,20 +287,20 @@ async def test_an_unsupported_protocol_version_is_refused_with_the_supported_ran
     assert "this side speaks 1 to 1" in (caught.value.details() or "")
 
 
-@pytest.mark.parametrize("kind", ["prefix", "halt_count"])
-async def test_rounds_of_other_kinds_are_unimplemented_and_say_so(
-    analysts: Any, ask: Ask, kind: str
+async def test_what_this_version_does_not_do_is_unimplemented_and_says_so(
+    analysts: Any, ask: Ask
 ) -> None:
     message = round_pb2.Round.FromString(ask(1).definition)
-    getattr(message, kind).SetInParent()
+    message.on_grid = False
+    message.prefix.feature.name = "online"
+    message.prefix.segment.factorisation = 99  # type: ignore[assignment]  # from the future
+    message.prefix.admission = round_pb2.ADMISSION_COMMIT
     request = analyst_pb2.OpenRoundRequest(definition=message.SerializeToString())
 
     error = await refusal(analysts.OpenRound(request, timeout=DEADLINE_S))
 
     assert isinstance(error, UnsupportedError)
-    assert str(error) == (
-        f"{kind} rounds are not supported by this version; ask a linear one, a histogram or a gradient"
-    )
+    assert str(error) == "factorisation 99 is not supported by this version"
 
 
 async def test_a_misstated_weight_is_refused_with_the_right_one(analysts: Any, ask: Ask) -> None:

@@ -1,0 +1,94 @@
+"""Rounds of running counts as bytes: they come back as they were, and what does not fit is refused."""
+
+import math
+from typing import Any
+
+import pytest
+
+from counting_kit import a_study
+from demur_proto.asking import round_of
+from demur_proto.definition import Defined, define_round, read_round
+from demur_proto.errors import ParameterError, StateError, WireError
+from demur_proto.round import Feature, HaltCount, Prefix, Round
+from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.v1 import round_pb2
+
+STUDY = a_study()
+COUNTING = Prefix(
+    feature=Feature(name="online", parameters={"day": 3.0}),
+    segment=Segment(
+        horizon=40, cohort=1000, factorisation=Factorisation.TREE, position=3, first_round=1
+    ),
+    bound=3,
+    sigma=20.5,
+    grid_exponent=-15,
+    admission=Admission.HALT,
+)
+HALTS = HaltCount(halted_study=bytes(32), segment=COUNTING.segment, sigma=20.5, grid_exponent=-15)
+
+
+def running_round(query: Prefix | HaltCount = COUNTING) -> Defined[Round]:
+    return define_round(round_of(STUDY, query, number=3))
+
+
+@pytest.mark.parametrize("query", [COUNTING, HALTS], ids=["prefix", "halt_count"])
+def test_running_counts_come_back_as_they_were_written(query: Prefix | HaltCount) -> None:
+    asked = running_round(query)
+
+    assert read_round(asked.definition, study=STUDY).value == asked.value
+
+
+def broken(**changes: Any) -> round_pb2.Round:
+    message = round_pb2.Round.FromString(running_round().definition)
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        place: Any = message
+        for parent in parents:
+            place = getattr(place, parent)
+        setattr(place, name, value)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"on_grid": True}, "on_grid"),
+        ({"clip": 0.0}, "clip"),
+        ({"clip": 1.5}, "clip"),
+        ({"clip": math.nan}, "clip"),
+        ({"clip": math.inf}, "clip"),
+        ({"clip": 2.0**13}, "bound"),
+        ({"sigma": math.nan}, "sigma"),
+        ({"grid_exponent": -13}, "grid_exponent"),
+        ({"grid_exponent": -21}, "grid_exponent"),
+        ({"dimension": 2}, "dimension"),
+        ({"prefix__segment__horizon": 0}, "horizon"),
+        ({"prefix__segment__horizon": 1 << 15}, "horizon"),
+        ({"prefix__segment__position": 0}, "position"),
+        ({"prefix__segment__position": 41}, "position"),
+        ({"prefix__segment__position": 4}, "position"),
+        ({"prefix__segment__position": 1}, "first_round"),
+        ({"prefix__segment__first_round": 0}, "first_round"),
+        ({"prefix__segment__cohort": 0}, "cohort"),
+    ],
+)
+def test_a_running_count_that_does_not_fit_itself_is_refused_in_one_line(
+    changes: dict[str, Any], said: str
+) -> None:
+
+    with pytest.raises(WireError, match=said) as caught:
+        read_round(broken(**changes).SerializeToString(), study=STUDY)
+
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_segment_goes_on_from_round_to_round_and_ends() -> None:
+    first = Segment(horizon=2, cohort=1)
+
+    second = first.after(5)
+
+    assert (second.position, second.first_round) == (2, 5)
+    with pytest.raises(StateError, match="begin another"):
+        second.after(6)
+    with pytest.raises(ParameterError, match="number"):
+        first.after()  # of which round it began with, nothing is known yet

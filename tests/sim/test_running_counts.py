@@ -1,0 +1,341 @@
+"""Running counts asked of a session: the same at every fidelity, unbiased, and nothing shows."""
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from counting_kit import EXPONENT, NoNoise, a_study, dense, rounds_of
+from demur_client.device import Device
+from demur_proto.arrays import Integers
+from demur_proto.definition import Defined, define_round
+from demur_proto.errors import ParameterError, StateError
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.release import Release
+from demur_proto.round import Feature
+from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.study import Policy, Study, View
+from demur_proto.v1 import report_pb2
+from demur_proto.words import decode_words
+from demur_sim.cohort import Cohort
+from demur_sim.cohort_session import cohort_session
+from demur_sim.observer import distinguish
+from demur_sim.populations import ArrayPopulation, PersonSource
+from demur_sim.process_session import process_session
+from demur_sim.questions import Questions
+from demur_sim.sampling import FastSampler
+from demur_sim.scenario import Refusal
+from demur_sim.seeds import Purpose, stream
+from demur_sim.session import Aftermath, Session
+
+DEADLINE_S = 60.0
+DEVICES, HORIZON = 4096 + 300, 5  # two blocks, the last one small
+KINDS = list(Factorisation)
+
+
+@cache
+def people(devices: int = DEVICES) -> ArrayPopulation:
+    """States from 0 to 2 that change now and then; who has none in a period is not there either."""
+    rng = np.random.default_rng(1)
+    states = rng.integers(0, 3, size=(devices, HORIZON))
+    stay = rng.random((devices, HORIZON)) < 0.6
+    for period in range(1, HORIZON):
+        states[:, period] = np.where(stay[:, period], states[:, period - 1], states[:, period])
+    values = states.astype(float)
+    values[rng.random(values.shape) < 0.05] = 0.5  # no state
+    return ArrayPopulation(values)
+
+
+def today(period: int) -> Feature:
+    return Feature(name="value", parameters={"period": period})
+
+
+def questions(population: Any) -> Questions:
+    return Questions(population=population, clip=1.0, on_grid=False, grid_exponent=EXPONENT)
+
+
+@asynccontextmanager
+async def opened(
+    study: Defined[Study], fidelity: str, workers: int, **options: Any
+) -> AsyncIterator[Session]:
+    told: Any = {"seed": 3, "refusal": Refusal.COVER, **options}
+    with anyio.fail_after(DEADLINE_S):
+        if fidelity == "cohort":
+            async with cohort_session(
+                study, questions(people()), threads=workers, **told
+            ) as session:
+                yield session
+        else:
+            async with process_session(
+                study, questions(people()), workers=workers, **told
+            ) as processes:
+                yield processes
+
+
+async def count_all(session: Session, **options: Any) -> list[Release]:
+    """A segment of each factorisation, one after the other."""
+    releases: list[Release] = []
+    for kind in KINDS:
+        segment = Segment(horizon=HORIZON, cohort=DEVICES, factorisation=kind)
+        for period in range(1, HORIZON + 1):
+            release = await session.ask_prefix(today(period), segment, bound=2, **options)
+            releases.append(release)
+            segment = segment.after(release.number) if period < HORIZON else segment
+    return releases
+
+
+@cache
+def study_of(**options: Any) -> Defined[Study]:
+    return a_study(answers=20, **options)
+
+
+async def asked(
+    fidelity: str,
+    workers: int,
+    study: Defined[Study],
+    *,
+    admission: Admission = Admission.COMMIT,
+    **options: Any,
+) -> tuple[list[Release], Aftermath]:
+    async with opened(study, fidelity, workers, **options) as session:
+        return await count_all(session, admission=admission), await session.finish()
+
+
+@pytest.fixture(scope="module")
+async def arrays() -> tuple[list[Release], Aftermath]:
+    return await asked("cohort", 1, study_of())
+
+
+@pytest.fixture(scope="module")
+async def watched() -> tuple[list[Release], Aftermath]:
+    """Over two processes, every message recorded."""
+    return await asked("processes", 2, study_of(), record=True)
+
+
+def test_releases_are_the_same_over_processes(
+    arrays: tuple[list[Release], Aftermath], watched: tuple[list[Release], Aftermath]
+) -> None:
+    check_same(watched, arrays)
+
+
+@pytest.mark.parametrize(("fidelity", "workers"), [("cohort", 2), ("processes", 1)])
+async def test_releases_are_the_same_whatever_the_number_of_workers(
+    arrays: tuple[list[Release], Aftermath], fidelity: str, workers: int
+) -> None:
+    check_same(await asked(fidelity, workers, study_of()), arrays)
+
+
+def check_same(
+    one: tuple[list[Release], Aftermath], other: tuple[list[Release], Aftermath]
+) -> None:
+    assert one[0] == other[0]
+    for name in ("refused", "spent"):
+        assert np.array_equal(getattr(one[1], name), getattr(other[1], name))
+    for mine, its in zip(one[1].contributed, other[1].contributed, strict=True):
+        assert np.array_equal(mine, its)
+
+
+def test_some_run_out_and_nobody_overspends(arrays: tuple[list[Release], Aftermath]) -> None:
+    _, aftermath = arrays
+
+    assert 0.02 < aftermath.refused.mean() < 0.98
+    assert aftermath.spent.max() <= study_of().value.budget_units
+
+
+def test_estimates_differ_from_what_people_told_by_just_the_noise_that_is_stated(
+    arrays: tuple[list[Release], Aftermath],
+) -> None:
+    """Errors of a segment, turned back into the noise of each round: 15 standard normals."""
+    releases, aftermath = arrays
+    normals = []
+    for index, kind in enumerate(KINDS):
+        part = slice(index * HORIZON, (index + 1) * HORIZON)
+        matrix = dense(kind, HORIZON).astype(float)
+        told = np.cumsum(np.linalg.solve(matrix, np.array(aftermath.contributed[part])[:, 0]))
+        errors = np.array([release.estimate[0] for release in releases[part]]) - told
+        assert all(
+            abs(error) <= 4.5 * release.standard_error[0]
+            for error, release in zip(errors, releases[part], strict=True)
+        )
+        first = releases[part][0].standard_error[0] * matrix[0, 0]  # of every round's own sum
+        normals.append(matrix @ np.diff(errors, prepend=0.0) / first)
+
+    # Their sum of squares is chi squared with 15 degrees of freedom: mean 15, standard deviation √30.
+    assert abs(np.sum(np.square(normals)) - 15) < 4 * math.sqrt(30)
+
+
+@pytest.mark.parametrize("policy", [Policy.SKIP, Policy.RETIRE])
+@pytest.mark.parametrize("admission", list(Admission))
+def test_a_cohort_decides_as_single_devices_do(policy: Policy, admission: Admission) -> None:
+    devices = 60
+    population = people().part(slice(0, devices))
+    study = a_study(answers=6, policy=policy)
+    cohort = Cohort(study, population, seed=1, refusal=Refusal.COVER)
+    mine = [Device(study, PersonSource(population, index), NoNoise()) for index in range(devices)]
+    number = 1
+    for kind in KINDS:
+        segment = Segment(horizon=HORIZON, cohort=devices, factorisation=kind)
+        for asked_now in rounds_of(study, segment, number=number, bound=2, admission=admission):
+            period = asked_now.value.number - number + 1
+            asked_now = at_period(asked_now, period)
+            answer = next(cohort.answers(asked_now.value))
+            words: list[int] = []
+            for device in mine:
+                report = device.report(asked_now, device.evaluate(asked_now))
+                decoded, _ = decode_words(
+                    report.words, asked_now.value.word_type, reports=1, dimension=1
+                )
+                words.append(int(decoded[0, 0]))
+            assert answer.contributed.tolist() == [sum(words)]
+            noise = answer.words[:, 0] - np.array(words)
+            assert np.array_equal(noise, noise_of(study, asked_now, devices))
+        number += HORIZON
+    left = [device._filter.remaining_units for device in mine]
+    assert (study.value.budget_units - cohort.spent()).tolist() == left
+    assert cohort.refused().tolist() == [device.ever_covered for device in mine]
+    assert cohort.refused().sum() > 0
+    assert not cohort.held().any()
+
+
+def at_period(asked_now: Any, period: int) -> Any:
+    query = replace(asked_now.value.query, feature=today(period))
+    return define_round(replace(asked_now.value, query=query))
+
+
+def noise_of(study: Defined[Study], asked_now: Any, devices: int) -> Integers:
+    mechanism = GaussianLinear.of(study.value, asked_now.value.query)
+    sampler = FastSampler(stream(1, Purpose.NOISE, asked_now.value.number, 0))
+    drawn: Integers = mechanism.noise(sampler, reports=devices)[:, 0]
+    return drawn
+
+
+async def test_in_view_aggregate_devices_add_shares_of_the_noise() -> None:
+    local, aggregate = study_of(), study_of(view=View.AGGREGATE, minimum_cohort=DEVICES)
+
+    noisy, _ = await asked("cohort", 1, local)
+    quiet, _ = await asked("cohort", 1, aggregate)
+
+    ratio = noisy[0].standard_error[0] / quiet[0].standard_error[0]
+    assert ratio == pytest.approx(math.sqrt(DEVICES), rel=0.1)
+
+
+async def test_under_halt_releases_carry_no_interval() -> None:
+    releases, aftermath = await asked("cohort", 2, study_of(), admission=Admission.HALT)
+
+    assert all(release.half_width.size == 0 for release in releases)
+    assert aftermath.spent.max() <= study_of().value.budget_units
+
+
+@pytest.mark.parametrize("fidelity", ["cohort", "processes"])
+async def test_a_question_that_breaks_its_segment_is_refused_and_another_may_follow(
+    fidelity: str,
+) -> None:
+    segment = Segment(horizon=3, cohort=DEVICES)
+    async with opened(study_of(), fidelity, 1) as session:
+        await session.ask_prefix(today(1), segment, bound=2)
+        await session.ask_prefix(today(1), segment, bound=2)  # a segment of its own
+        second = segment.after(1)
+        for broken, error in [
+            (second.after(), StateError),  # position 3, before position 2
+            (replace(second, horizon=4), ParameterError),
+            (replace(second, first_round=3), ParameterError),
+        ]:
+            with pytest.raises(error):
+                await session.ask_prefix(today(2), broken, bound=2)
+        with pytest.raises(ParameterError, match="bound"):
+            await session.ask_prefix(today(2), second, bound=0)
+        with pytest.raises(ParameterError, match="halted_study"):
+            await session.ask_halt_count(bytes(32), segment)
+
+        release = await session.ask_prefix(today(2), second, bound=2)
+
+        assert release.number == 3
+        assert release.estimate.size == 1
+
+
+def test_whoever_ran_out_looks_like_everybody_else_in_a_run_over_processes(
+    watched: tuple[list[Release], Aftermath],
+) -> None:
+    _, aftermath = watched
+
+    messages, exhausted = aftermath.messages, aftermath.refused
+    assert messages is not None
+    assert messages.sent.all()
+    assert np.unique(messages.size_bytes).size == 1
+    assert np.unique(messages.status).tolist() == [report_pb2.DISPOSITION_ACCEPTED]
+    # The seed deals people to blocks, and all devices of a block send at the same time.
+    advantage = distinguish(messages.of(exhausted), messages.of(~exhausted), seed=0)
+    assert abs(advantage.deviations) <= 3
+
+
+# ---- who halted -------------------------------------------------------------------------------
+
+
+def main_study() -> Defined[Study]:
+    return a_study(answers=3, name="main")
+
+
+def halts_study() -> Defined[Study]:
+    return a_study(answers=3, name="halts")
+
+
+async def halts_counted(main: Session, halts: Session) -> list[Release]:
+    """A sum of everybody's state, then who could not pay for it; and so on."""
+    segment = Segment(horizon=HORIZON, cohort=DEVICES)
+    counts = []
+    for period in range(1, HORIZON + 1):
+        await main.ask(today(period), clip=2.0)
+        counts.append(await halts.ask_halt_count(main.study.hash, segment))
+        segment = segment.after(counts[-1].number) if period < HORIZON else segment
+    return counts
+
+
+async def halts_of_arrays() -> tuple[list[Release], Aftermath, Aftermath]:
+    main, study = main_study(), halts_study()
+    async with (
+        opened(main, "cohort", 1) as session,
+        opened(
+            study,
+            "cohort",
+            1,
+            seed=4,
+            beside={main.hash: session._cohort.refused},  # type: ignore[attr-defined]
+        ) as halts,
+    ):
+        counts = await halts_counted(session, halts)
+        return counts, await session.finish(), await halts.finish()
+
+
+async def halts_of_processes(workers: int) -> tuple[list[Release], Aftermath, Any]:
+    main, study = main_study(), halts_study()
+    with anyio.fail_after(DEADLINE_S):
+        async with process_session(
+            main,
+            questions(people()),
+            seed=3,
+            refusal=Refusal.COVER,
+            workers=workers,
+            companions=[(study, 4)],
+        ) as session:
+            halts = session.beside[study.hash]
+            counts = await halts_counted(session, halts)
+            return counts, await session.finish(), halts
+
+
+async def test_those_who_ran_out_are_counted_alike_at_every_fidelity() -> None:
+    counts, main, halts = await halts_of_arrays()
+    over_grpc, there, beside = await halts_of_processes(workers=2)
+
+    assert over_grpc == counts
+    assert np.array_equal(there.refused, main.refused)
+    assert np.array_equal(beside.spent, halts.spent)
+    assert not beside.refused.any()
+    assert 0.1 < main.refused.mean() < 0.98
+    last = counts[-1]
+    assert abs(last.estimate[0] - main.refused.sum()) <= 4.5 * last.standard_error[0]
