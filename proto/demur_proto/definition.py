@@ -12,6 +12,7 @@ from demur_proto.errors import ParameterError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_key, prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
 from demur_proto.round import (
+    ErrorCount,
     Feature,
     GaussianQuery,
     Gradient,
@@ -156,8 +157,11 @@ def define_round(asked: Round) -> Defined[Round]:
         message.on_grid = query.on_grid
         if isinstance(query, Linear):
             message.linear.features.extend(map(_feature_message, query.features))
-        else:
+        elif isinstance(query, Gradient):
             message.gradient.model_hash = query.model_hash
+        else:
+            message.error_count.model_hash = query.model_hash
+            message.error_count.parameters = query.parameters
     else:
         message.histogram.feature.CopyFrom(_feature_message(query.feature))
         message.histogram.categories = query.categories
@@ -181,8 +185,8 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         raise WireError("not a valid round: it asks nothing")
     if kind not in QUERIES:
         raise UnsupportedError(
-            f"{kind} rounds are not supported by this version; ask a linear one, a histogram or a "
-            "gradient"
+            f"{kind} rounds are not supported by this version; ask a linear one, a histogram, a "
+            "gradient or an error count"
         )
     if message.study_hash != study.hash:
         raise WireError("not a valid round: it belongs to another study")
@@ -310,6 +314,18 @@ def _gradient(message: round_pb2.Round) -> Query:
     )
 
 
+def _error_count(message: round_pb2.Round) -> Query:
+    if message.clip != 1:
+        raise ParameterError("clip", message.clip, "1.0 in an error count")
+    return ErrorCount(
+        model_hash=message.error_count.model_hash,
+        parameters=message.error_count.parameters,
+        sigma=message.sigma,
+        grid_exponent=message.grid_exponent,
+        on_grid=message.on_grid,
+    )
+
+
 def _histogram(message: round_pb2.Round) -> Query:
     for name in ("clip", "sigma", "grid_exponent", "on_grid"):
         if getattr(message, name):
@@ -328,6 +344,7 @@ QUERIES: Mapping[str, Callable[[round_pb2.Round], Query]] = {
     "linear": _linear,
     "histogram": _histogram,
     "gradient": _gradient,
+    "error_count": _error_count,
 }
 """What a round may ask, by the name of its field, and how it is read."""
 

@@ -114,6 +114,11 @@ class Gradient:
         _check_noise(self)
 
     @property
+    def parameters(self) -> int:
+        """How many parameters the model has."""
+        return self.dimension
+
+    @property
     def on_grid(self) -> bool:
         """Gradients are never multiples of a grid step by nature."""
         return False
@@ -122,6 +127,44 @@ class Gradient:
     def value_length(self) -> int:
         """Numbers in one person's value."""
         return self.dimension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCount:
+    """For how many people a model is wrong, at the parameters that are published.
+
+    A person's value is the share of their own examples that the model labels wrongly, 0 to 1; without
+    any it is nothing. Devices fetch the model by its hash.
+
+    Raises:
+        ParameterError: a field is outside its range, or the grid is too coarse.
+    """
+
+    model_hash: bytes  #: SHA-256 of the model's definition
+    parameters: int  #: how many the model has; >= 1
+    sigma: float  #: noise in the study's view, people; > 0
+    grid_exponent: int  #: grid step is 2^this people; -900 to 0
+    on_grid: bool  #: every possible share is a multiple of the grid step: one example each, or 2^j
+
+    def __post_init__(self) -> None:
+        check_hash("model_hash", self.model_hash)
+        check_integer("parameters", self.parameters, 1, (1 << 31) - 1)
+        _check_noise(self)
+
+    @property
+    def dimension(self) -> int:
+        """One number is asked for."""
+        return 1
+
+    @property
+    def clip(self) -> float:
+        """Nobody is more than one person."""
+        return 1.0
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +206,10 @@ class Histogram:
         return 1
 
 
-GaussianQuery = Linear | Gradient
+ModelQuery = Gradient | ErrorCount
+"""What is asked about a model, which devices fetch by its hash."""
+
+GaussianQuery = Linear | ModelQuery
 """The sum over people of a vector that is clipped, rounded to a grid and given Gaussian noise."""
 
 Query = GaussianQuery | Histogram
@@ -189,7 +235,9 @@ class Round:
         check_hash("study_hash", self.study_hash)
         check_integer("number", self.number, 1, (1 << 32) - 1)
         if not isinstance(self.query, Query):
-            raise ParameterError("query", self.query, "a Linear, a Gradient or a Histogram")
+            raise ParameterError(
+                "query", self.query, "a Linear, a Gradient, an ErrorCount or a Histogram"
+            )
         check_integer("weight", self.weight, 1, 1 << 62)
         if not isinstance(self.word_type, WordType):
             raise ParameterError("word_type", self.word_type, "a WordType")

@@ -139,3 +139,14 @@ async def closed(
     if release.round_hash != round_hash:
         raise WireError(f"{PEER} sent the release of another round than the one it closed")
     return release
+
+
+def check_waiting(reports: int | None, timeout_s: float) -> None:
+    """Refuse before a round is opened what would only fail when it is to be closed.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+    """
+    if reports is not None:
+        check_integer("reports", reports, 0, MOST_REPORTS)
+    check_positive("timeout_s", timeout_s)

@@ -18,7 +18,7 @@ from demur_client.decision import covered
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.definition import Defined, ReportIds
 from demur_proto.errors import ParameterError
-from demur_proto.gradients import model_of
+from demur_proto.gradients import error_shares
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
@@ -26,9 +26,18 @@ from demur_proto.mechanisms.unary import UnaryEncoding
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
 from demur_proto.noise import Sampler
-from demur_proto.round import GaussianQuery, Gradient, Histogram, Linear, Query, Round
+from demur_proto.round import (
+    GaussianQuery,
+    Gradient,
+    Histogram,
+    Linear,
+    ModelQuery,
+    Query,
+    Round,
+)
 from demur_proto.study import Policy, Study
 from demur_sim.labelled_people import LabelledPeople
+from demur_sim.learners import Learners
 from demur_sim.populations import Population, side_by_side
 from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
@@ -70,8 +79,10 @@ class Block:
         number: int,
         seed: int,
         refusal: Refusal,
+        learners: Learners,
     ) -> None:
         self.number = number
+        self._learners = learners
         self._study = study
         self._population = population
         self._people = people
@@ -81,6 +92,7 @@ class Block:
         devices = people.stop - people.start
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
+        self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
 
     def answers(
         self, asked: Round, mechanism: Mechanism, model: ModelDefinition | None = None
@@ -90,7 +102,7 @@ class Block:
         Args:
             asked: the round.
             mechanism: its mechanism.
-            model: the one that a gradient round names.
+            model: the one that the round names, if it names one.
         """
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
         for people in portions(asked.query, len(self.refused)):
@@ -169,8 +181,10 @@ class Block:
             refused=refused,
             retire=self._study.policy is not Policy.SKIP,
         )
+        self.covered[people] |= ~given | without_value(mechanism, values, units)
         if shrunk is not None:
             refused |= shrunk
+            self.covered[people] |= shrunk
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         sent = given if self._silent else np.ones_like(given)
         return covered(words, given), sent
@@ -178,7 +192,7 @@ class Block:
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""
         start = self._people.start
-        if not isinstance(query, Gradient):
+        if not isinstance(query, ModelQuery):
             there = slice(start + people.start, start + people.stop)
             return evaluate_query(query, self._population, there)
         if model is None or not isinstance(self._population, LabelledPeople):
@@ -186,10 +200,12 @@ class Block:
         if self._mapped is None or self._mapped[0] != model.features:
             self._mapped = model.features, self._population.examples(model.features, self._people)
         _, examples = self._mapped
+        learner = self._learners.of(model)
+        some = examples.of_people(people.start, people.stop)
         with np.errstate(all="ignore"):  # as on a device
-            return model_of(model).gradients(
-                model.theta, examples.of_people(people.start, people.stop)
-            )
+            if isinstance(query, Gradient):
+                return learner.gradients(model.theta, some)
+            return error_shares(learner, model.theta, some)
 
     def report_ids(self) -> ReportIds:
         """This block's devices' report ids, from secrets that follow from the seed."""
@@ -229,6 +245,7 @@ class Cohort:
         """
         self.study = study
         self._seed = seed
+        learners = Learners()
         self.blocks = [
             Block(
                 study.value,
@@ -237,6 +254,7 @@ class Cohort:
                 number=first_block + start // BLOCK,
                 seed=seed,
                 refusal=refusal,
+                learners=learners,
             )
             for start in range(0, population.devices, BLOCK)
         ]
@@ -262,7 +280,7 @@ class Cohort:
             asked: the round.
             pool: of the threads.
             threads: how many.
-            model: the one that a gradient round names.
+            model: the one that the round names, if it names one.
             noise: how the noise is drawn; a sum of all devices' shares may be drawn at once.
 
         Raises:
@@ -294,6 +312,27 @@ class Cohort:
         """Who was ever refused, device by device. Simulator's truth."""
         flags: Flags = np.concatenate([block.refused for block in self.blocks])
         return flags
+
+    def covered(self) -> Flags:
+        """Who ever answered with less than their value, device by device. Simulator's truth."""
+        flags: Flags = np.concatenate([block.covered for block in self.blocks])
+        return flags
+
+
+def without_value(mechanism: Mechanism, values: Values, units: Integers) -> Flags:
+    """Which rows of values [n, d] are no values, so that `encode` made them the reference [n].
+
+    Args:
+        mechanism: of the round.
+        values: everyone's.
+        units: what they cost, as `encode` gives it [n]; whatever is no value costs nothing.
+    """
+    suspect: Flags = units == 0
+    if suspect.any():  # nothing may be a value as well: look at the others only
+        suspect &= np.any(values != 0, axis=1)
+    if suspect.any():
+        suspect[suspect] = ~mechanism.sound(values[suspect])
+    return suspect
 
 
 def portions(query: Query, devices: int) -> list[slice]:

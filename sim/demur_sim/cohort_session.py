@@ -9,14 +9,28 @@ import anyio
 import anyio.lowlevel
 
 from demur_proto.arrays import Integers
-from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
+from demur_proto.asking import (
+    check_affordable,
+    next_error_count,
+    next_gradient,
+    next_histogram,
+    next_round,
+)
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.mechanisms.of_round import check_family
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
-from demur_proto.round import Feature, Gradient, Histogram, Linear, Randomiser, Round
+from demur_proto.round import (
+    ErrorCount,
+    Feature,
+    Gradient,
+    Histogram,
+    Linear,
+    Randomiser,
+    Round,
+)
 from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_sim.children import peak_rss_mb
@@ -107,7 +121,7 @@ class CohortSession:
         """Ask every device for its gradient of a model, and return their noisy sum."""
         await anyio.lowlevel.checkpoint()
         check_family(self.study.value, Gradient)
-        self._questions.check_gradient(model)
+        self._questions.check_model(model)
         if self._ended:
             raise StateError(ENDED)
         defined = define_model(model)
@@ -118,6 +132,27 @@ class CohortSession:
                 number=len(self._releases) + 1,
                 dimension=dimension_of(defined),
                 clip=self._questions.clip if clip is None else clip,
+            ),
+            model,
+        )
+
+    async def ask_error_count(
+        self, model: ModelDefinition, *, on_grid: bool | None = None
+    ) -> Release:
+        """Ask every device for its owner's share of a model's errors, and return how many they are."""
+        await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, ErrorCount)
+        promised = self._questions.checked_error_count(model, on_grid=on_grid)
+        if self._ended:
+            raise StateError(ENDED)
+        defined = define_model(model)
+        return self._released(
+            next_error_count(
+                self.study,
+                defined.hash,
+                number=len(self._releases) + 1,
+                parameters=dimension_of(defined),
+                on_grid=promised,
             ),
             model,
         )

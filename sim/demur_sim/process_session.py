@@ -13,7 +13,15 @@ from demur_proto.errors import ConnectionLost, DemurError, ParameterError, State
 from demur_proto.mechanisms.of_round import check_family
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
-from demur_proto.round import Feature, Gradient, Histogram, Linear, Randomiser, Round
+from demur_proto.round import (
+    ErrorCount,
+    Feature,
+    Gradient,
+    Histogram,
+    Linear,
+    Randomiser,
+    Round,
+)
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
@@ -39,11 +47,16 @@ class ProcessSession:
         questions: Questions,
         collector: Child,
         workers: Sequence[Child],
+        *,
+        ports: Ports,
+        ends_collector: bool,
     ) -> None:
         self.devices = questions.population.devices
         self._questions = questions
         self.workers = tuple(workers)
         self.collector = collector
+        self.ports = ports
+        self._ends_collector = ends_collector
         self._analyst = analyst
         self._contributed: list[Integers] = []
         self.refused_after: list[int] = []  # simulator's truth: how many so far, round by round
@@ -89,7 +102,7 @@ class ProcessSession:
     async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
         """Ask every device for its gradient of a model, and return their noisy sum."""
         check_family(self.study.value, Gradient)
-        self._questions.check_gradient(model)
+        self._questions.check_model(model)
         defined = define_model(model)
 
         async def open_round() -> Defined[Round]:
@@ -97,6 +110,20 @@ class ProcessSession:
             return await self._analyst.open_gradient(
                 defined, clip=self._questions.clip if clip is None else clip
             )
+
+        return await self._released(open_round)
+
+    async def ask_error_count(
+        self, model: ModelDefinition, *, on_grid: bool | None = None
+    ) -> Release:
+        """Ask every device for its owner's share of a model's errors, and return how many they are."""
+        check_family(self.study.value, ErrorCount)
+        promised = self._questions.checked_error_count(model, on_grid=on_grid)
+        defined = define_model(model)
+
+        async def open_round() -> Defined[Round]:
+            await self._analyst.publish_model(defined)
+            return await self._analyst.open_error_count(defined, on_grid=promised)
 
         return await self._released(open_round)
 
@@ -143,8 +170,10 @@ class ProcessSession:
             for worker in self.workers:
                 worker.tell("stop")
             finished = await self._hear(Finished)
-            self.collector.tell("stop")
-            collector_peak: float = await self.collector.hear()
+            collector_peak = 0.0
+            if self._ends_collector:
+                self.collector.tell("stop")
+                collector_peak = await self.collector.hear()
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
         seen = [last.recorder.messages() for last in finished if last.recorder]
@@ -201,6 +230,7 @@ async def process_session(
     workers: int,
     collector_port: int = 0,
     record: bool = False,
+    beside: ProcessSession | None = None,
 ) -> AsyncIterator[ProcessSession]:
     """A session over a collector process and worker processes; none outlives the block.
 
@@ -212,6 +242,8 @@ async def process_session(
         workers: how many worker processes; at most one per block of 4,096 devices.
         collector_port: where devices reach the collector; 0 takes a free port.
         record: keep what a watcher of the network would see.
+        beside: a session whose collector has this study as well. The two take turns, and this one
+            ends first.
 
     Raises:
         StateError: the port is in use.
@@ -221,13 +253,16 @@ async def process_session(
     blocks = block_count(population.devices)
     shares = np.array_split(np.arange(blocks), min(workers, blocks))
     with ExitStack() as stack:
-        collector = Child("collector", collect, collector_port)
-        stack.callback(collector.end)
+        if beside is None:
+            collector = Child("collector", collect, collector_port)
+            stack.callback(collector.end)
+        else:
+            collector = beside.collector
         children = []
         for number in range(1, len(shares) + 1):
             children.append(Child(f"worker {number}", work))
             stack.callback(children[-1].end)
-        ports = await collector.hear()
+        ports = await collector.hear() if beside is None else beside.ports
         if not isinstance(ports, Ports):
             raise StateError("the collector process said something unexpected")
         async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst:
@@ -245,4 +280,11 @@ async def process_session(
                     record=record,
                 )
                 await child.hand_over(task)
-            yield ProcessSession(analyst, questions, collector, children)
+            yield ProcessSession(
+                analyst,
+                questions,
+                collector,
+                children,
+                ports=ports,
+                ends_collector=beside is None,
+            )

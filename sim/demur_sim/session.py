@@ -108,6 +108,23 @@ class Session(Protocol):
             ConnectionLost: as `ask`.
         """
 
+    async def ask_error_count(
+        self, model: ModelDefinition, *, on_grid: bool | None = None
+    ) -> Release:
+        """Ask every device for its owner's share of a model's errors, and return how many they are.
+
+        Args:
+            model: at its parameters; it becomes public.
+            on_grid: every possible share is a multiple of the study's grid step, as where nobody has
+                more than one example; by default the scenario's.
+
+        Raises:
+            ParameterError: as `ask_gradient`, or `on_grid` is not true of these people.
+            UnsupportedError: as `ask_gradient`.
+            StateError: as `ask`.
+            ConnectionLost: as `ask`.
+        """
+
     def watch(self, *, from_number: int = 1) -> AsyncGenerator[Release, None]:
         """Every release from a round's number on, in order, then each new one, without end."""
 

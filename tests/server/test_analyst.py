@@ -299,7 +299,8 @@ async def test_rounds_of_other_kinds_are_unimplemented_and_say_so(
 
     assert isinstance(error, UnsupportedError)
     assert str(error) == (
-        f"{kind} rounds are not supported by this version; ask a linear one, a histogram or a gradient"
+        f"{kind} rounds are not supported by this version; ask a linear one, a histogram, a "
+        "gradient or an error count"
     )
 
 
