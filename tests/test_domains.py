@@ -729,6 +729,7 @@ ELSEWHERE = {
     "products.sum_of_products": ARRAYS,
     "definition.DefinedModel": "takes a model and its bytes",
     "definition.ModelDefinition": ARRAYS,
+    "definition.check_module_path": "takes a path; the tests of scenarios give it wrong ones",
     "definition.define_model": "takes a model",
     "definition.read_model": "takes bytes; its own tests give it wrong ones",
     "dealing.Deal": ARRAYS,

@@ -18,7 +18,7 @@ from demur_sim.training.design import Design
 from demur_sim.training.error_counts import CohortErrors, ProcessErrors, SimulatedErrors
 from demur_sim.training.float_source import FloatSource
 from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import Algorithm, Arithmetic
+from demur_sim.training.scenario_parts import Algorithm, Arithmetic, Net
 from demur_sim.training.source import CohortSource, ProcessSource, TrainingSource
 
 
@@ -44,6 +44,11 @@ class How:
         if scenario.noise is not Noise.SHARES:
             expected = f"{Noise.SHARES}: processes send real reports"
             raise ParameterError("noise", str(scenario.noise), expected)
+        if scenario.model.architecture is Net.MODULE:
+            expected = (
+                "softmax or hidden_layer in processes: devices compute no modules by their path"
+            )
+            raise ParameterError("model.architecture", "module", expected)
         if scenario.counts.halts:
             expected = "0 in processes: only the fidelity cohort can ask for them so far"
             raise ParameterError("counts.halts", scenario.counts.halts, expected)
