@@ -183,7 +183,8 @@ class Run:
                 curve = [(int(at), float(right), int(left)) for at, right, left in kept["curve"]]
                 if found[0] == self.common and not cell.filtering:
                     spent = np.full_like(spent, rounds * cohort.full_charge)
-                cohort.restore(spent=spent, refused=kept["refused"], rounds=rounds)
+                refused = kept["refused"]  # every pixel is finite, so nobody else gave less
+                cohort.restore(spent=spent, refused=refused, covered=refused, rounds=rounds)
         inputs, labels = test.inputs(features), test.labels
         while cohort.rounds < min(cell.steps, until or cell.steps):
             started, number = time.monotonic(), cohort.rounds + 1

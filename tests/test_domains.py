@@ -230,6 +230,18 @@ EXAMPLES: dict[str, Example] = {
     "accuracy.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
     "accuracy.supremum_radius": example(dimension=3, failure=0.1),
     "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
+    "asking.next_error_count": example(
+        study=DEFINED,
+        model_hash=bytes(32),
+        number=1,
+        parameters=1,
+        on_grid=True,
+        sigma=20.0,
+        grid_exponent=-15,
+        answer_after_ms=0,
+        close_unix_ms=0,
+        signed=["grid_exponent"],
+    ),
     "asking.next_gradient": example(
         study=DEFINED,
         model_hash=bytes(32),
@@ -339,6 +351,14 @@ EXAMPLES: dict[str, Example] = {
         bound=1.0, order=2.0, delta=0.1, grade="improved", infinite=True
     ),
     "renyi_conversions.zcdp_renyi": example(rho=1.0, order=2.0, infinite=True),
+    "round.ErrorCount": example(
+        model_hash=bytes(32),
+        parameters=1,
+        sigma=20.0,
+        grid_exponent=-15,
+        on_grid=False,
+        signed=["grid_exponent"],
+    ),
     "round.Feature": example(
         name="x", parameters={"a": 1.0}, signed=["parameters"], aliases={"parameters": "a"}
     ),
@@ -709,6 +729,7 @@ ELSEWHERE = {
     "products.sum_of_products": ARRAYS,
     "definition.DefinedModel": "takes a model and its bytes",
     "definition.ModelDefinition": ARRAYS,
+    "definition.check_module_path": "takes a path; the tests of scenarios give it wrong ones",
     "definition.define_model": "takes a model",
     "definition.read_model": "takes bytes; its own tests give it wrong ones",
     "dealing.Deal": ARRAYS,
@@ -746,6 +767,7 @@ ELSEWHERE = {
     "asking.round_of": "takes a query; the numbers of the round are those of the two above",
     "gaussian.GaussianLinear.encode": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.encode_within": "takes people's values, of which any may be wrong",
+    "gaussian.GaussianLinear.sound": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.of": "takes a study and a query",
     "gaussian.GaussianLinear.noise": "draws; takes a sampler",
     "gaussian.GaussianLinear.randomise": "takes words and draws",
@@ -812,6 +834,7 @@ ELSEWHERE = {
     "hash_family.fits": "a step of HashFamily, which checks",
     "hash_family.is_prime": "a step of HashFamily, which checks",
     "hash_family.ranges_near": "a step of HashFamily, which checks",
+    "symbols.check_one_column": "takes people's values, of which any may be wrong",
     "symbols.check_range": "takes symbols",
     "symbols.check_symbols": "takes words",
     "symbols.encode_categories": "takes people's values, of which any may be wrong",
@@ -827,7 +850,7 @@ ELSEWHERE = {
     **{
         f"{owner}.{method}": "takes arrays, of which any may be wrong; its own tests give them"
         for owner, make in CATEGORICAL.items()
-        for method in ("encode", "randomise", "draw", "valid", "tally")
+        for method in ("sound", "encode", "randomise", "draw", "valid", "tally")
         if hasattr(make(), method)
     },
 }
@@ -937,6 +960,7 @@ def hostile(name: str, parameter: str) -> Iterator[tuple[Any, bool]]:
 
 NULLABLE = (
     "asking.next_round",
+    "asking.next_error_count",
     "asking.next_gradient",
     "optimisers.Rate",
 )  #: None stands for a default there

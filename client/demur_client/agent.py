@@ -21,7 +21,7 @@ from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import ConnectionLost, WireError
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import Gradient, Round
+from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
@@ -88,7 +88,7 @@ async def visit(
     Every round gets exactly one report of the same size in its slot, whatever the device decided;
     where it is too large for one message, in chunks whose number and sizes the round gives.
     A round without a slot (`answer_after_ms` is 0) is answered as soon as its value is computed, so
-    the time of the report shows how long that took. The model of a gradient round is fetched first,
+    the time of the report shows how long that took. The model that a round names is fetched first,
     whatever the device has and has spent; the slot begins when it is there.
 
     Args:
@@ -110,7 +110,7 @@ async def visit(
 
     async def model_for(asked: Defined[Round]) -> DefinedModel | None:
         query = asked.value.query
-        if not isinstance(query, Gradient):
+        if not isinstance(query, ModelQuery):
             return None
         device.check(asked)
         return await known.of(channel, query, credential=credential)

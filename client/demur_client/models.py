@@ -1,4 +1,4 @@
-"""Models that gradient rounds name: fetched once, checked, and kept for the rounds to come.
+"""Models that rounds name: fetched once, checked, and kept for the rounds to come.
 
 A model is public. It is fetched before any data is looked at and whatever a device has spent, so that
 fetching shows nothing.
@@ -16,7 +16,7 @@ from demur_proto.errors import ConnectionLost, NotFoundError, WireError
 from demur_proto.gradients import check_model, model_of
 from demur_proto.model_pieces import Pieces, largest_definition
 from demur_proto.models.definition import MODEL_TAG, DefinedModel, read_model
-from demur_proto.round import Gradient
+from demur_proto.round import ModelQuery
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
 
@@ -25,9 +25,9 @@ KEPT = 2  #: models that a device keeps: this round's and the last one's
 
 
 async def fetch_model(
-    channel: grpc.aio.Channel, query: Gradient, *, credential: Credential | None = None
+    channel: grpc.aio.Channel, query: ModelQuery, *, credential: Credential | None = None
 ) -> DefinedModel:
-    """The model that a round names, checked against its hash and the round's dimension.
+    """The model that a round names, checked against its hash and the number of its parameters.
 
     No more bytes are taken than a model with that many parameters needs.
 
@@ -49,7 +49,7 @@ async def fetch_model(
         timeout=FETCH_S,
         metadata=metadata_of(credential),
     )
-    pieces = Pieces(most_bytes=largest_definition(query.dimension))
+    pieces = Pieces(most_bytes=largest_definition(query.parameters))
     try:
         async with calling(PEER):
             async for response in call:
@@ -81,7 +81,7 @@ class ModelCache:
         self._models: dict[bytes, DefinedModel] = {}  # the one used last comes last
 
     async def of(
-        self, channel: grpc.aio.Channel, query: Gradient, *, credential: Credential | None = None
+        self, channel: grpc.aio.Channel, query: ModelQuery, *, credential: Credential | None = None
     ) -> DefinedModel:
         """The model that a round names; it is fetched unless it was among the last ones.
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from demur_proto.arrays import Values
-from demur_proto.gradients import dimension_of, person_gradient
+from demur_proto.gradients import dimension_of, person_error_share, person_gradient
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Feature, Histogram, Linear, Prefix
 
@@ -68,6 +68,19 @@ def evaluate_gradient(model: DefinedModel, source: DataSource | ExampleSource) -
         return person_gradient(model.value, inputs, labels)
 
     return _or_none(value, length=dimension_of(model))
+
+
+def evaluate_error_share(model: DefinedModel, source: DataSource | ExampleSource) -> Values | None:
+    """The share [1, 1] of a person's examples that a model labels wrongly; None where it fails.
+
+    Failures are treated as in `evaluate_query`.
+    """
+
+    def value() -> Values:
+        inputs, labels = source.examples()  # type: ignore[union-attr]  # as above
+        return person_error_share(model.value, inputs, labels)
+
+    return _or_none(value, length=1)
 
 
 def _or_none(evaluate: Callable[[], Values], *, length: int) -> Values | None:

@@ -12,6 +12,7 @@ from demur_proto.mechanisms.of_round import (
     word_type_of,
 )
 from demur_proto.round import (
+    ErrorCount,
     Feature,
     Gradient,
     HaltCount,
@@ -151,6 +152,53 @@ def next_gradient(
         clip=clip,
         sigma=base.base_sigma if sigma is None else sigma,
         grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+    )
+    return round_of(
+        study,
+        query,
+        number=number,
+        answer_after_ms=answer_after_ms,
+        close_unix_ms=close_unix_ms,
+    )
+
+
+def next_error_count(
+    study: Defined[Study],
+    model_hash: bytes,
+    *,
+    number: int,
+    parameters: int,
+    on_grid: bool = False,
+    sigma: float | None = None,
+    grid_exponent: int | None = None,
+    answer_after_ms: int = 0,
+    close_unix_ms: int = 0,
+) -> Round:
+    """A count of a model's errors with its weight and word type worked out.
+
+    Args:
+        study: the contract.
+        model_hash: of the model and its parameters, which the collector must keep; 32 bytes.
+        number: the round's number in the study.
+        parameters: how many the model has; >= 1.
+        on_grid: every possible share of errors is a multiple of the grid step, as where nobody has
+            more than one example; on a device of which that is not true a share counts as nothing.
+        sigma: noise in the study's view; by default that of the base round.
+        grid_exponent: grid step is 2^this; by default that of the base round.
+        answer_after_ms: when devices send, after they received the round and its model.
+        close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
+
+    Raises:
+        ParameterError: an argument is outside its range, or the study has no sums of vectors.
+    """
+    base = study.value
+    check_family(base, ErrorCount)
+    query = ErrorCount(
+        model_hash=model_hash,
+        parameters=parameters,
+        sigma=base.base_sigma if sigma is None else sigma,
+        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+        on_grid=on_grid,
     )
     return round_of(
         study,

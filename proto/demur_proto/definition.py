@@ -12,6 +12,7 @@ from demur_proto.errors import ParameterError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_key, prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
 from demur_proto.round import (
+    ErrorCount,
     Feature,
     GaussianQuery,
     Gradient,
@@ -23,7 +24,13 @@ from demur_proto.round import (
     Randomiser,
     Round,
 )
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.segment_messages import (
+    ADMISSIONS,
+    bound_of,
+    named,
+    segment_message,
+    segment_value,
+)
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.words import WordType
@@ -56,15 +63,6 @@ RANDOMISERS = {
     Randomiser.HADAMARD: round_pb2.RANDOMISER_HADAMARD,
     Randomiser.SUBSET: round_pb2.RANDOMISER_SUBSET,
 }
-FACTORISATIONS = {
-    Factorisation.SQUARE_ROOT: round_pb2.FACTORISATION_SQUARE_ROOT,
-    Factorisation.TREE: round_pb2.FACTORISATION_TREE,
-    Factorisation.IDENTITY: round_pb2.FACTORISATION_IDENTITY,
-}
-ADMISSIONS = {
-    Admission.COMMIT: round_pb2.ADMISSION_COMMIT,
-    Admission.HALT: round_pb2.ADMISSION_HALT,
-}
 WORD_TYPES = {
     WordType.BIT: round_pb2.WORD_TYPE_BIT,
     WordType.INT32: round_pb2.WORD_TYPE_INT32,
@@ -72,7 +70,6 @@ WORD_TYPES = {
 }
 
 Value = TypeVar("Value", Study, Round)
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +121,13 @@ def read_study(definition: bytes) -> Defined[Study]:
     try:
         study = Study(
             name=message.name,
-            view=_named(VIEWS, message.view, "view"),
-            measure=_named(MEASURES, message.measure, "measure"),
-            policy=_named(POLICIES, message.policy, "policy"),
+            view=named(VIEWS, message.view, "view"),
+            measure=named(MEASURES, message.measure, "measure"),
+            policy=named(POLICIES, message.policy, "policy"),
             budget=message.budget,
             epsilon=message.epsilon,
             delta=message.delta,
-            mechanism_family=_named(FAMILIES, message.mechanism_family, "mechanism_family"),
+            mechanism_family=named(FAMILIES, message.mechanism_family, "mechanism_family"),
             base_sigma=message.base_sigma,
             base_grid_exponent=message.base_grid_exponent,
             minimum_cohort=message.minimum_cohort,
@@ -170,13 +167,16 @@ def define_round(asked: Round) -> Defined[Round]:
             message.linear.features.extend(map(_feature_message, query.features))
         elif isinstance(query, Prefix):
             message.prefix.feature.CopyFrom(_feature_message(query.feature))
-            message.prefix.segment.CopyFrom(_segment_message(query.segment))
+            message.prefix.segment.CopyFrom(segment_message(query.segment))
             message.prefix.admission = ADMISSIONS[query.admission]
         elif isinstance(query, HaltCount):
             message.halt_count.study_hash = query.halted_study
-            message.halt_count.segment.CopyFrom(_segment_message(query.segment))
-        else:
+            message.halt_count.segment.CopyFrom(segment_message(query.segment))
+        elif isinstance(query, Gradient):
             message.gradient.model_hash = query.model_hash
+        else:
+            message.error_count.model_hash = query.model_hash
+            message.error_count.parameters = query.parameters
     else:
         message.histogram.feature.CopyFrom(_feature_message(query.feature))
         message.histogram.categories = query.categories
@@ -201,11 +201,11 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
     if kind not in QUERIES:
         raise UnsupportedError(
             f"{kind} rounds are not supported by this version; ask a linear one, a histogram, a "
-            "gradient or a running count"
+            "gradient, an error count or a running count"
         )
     if message.study_hash != study.hash:
         raise WireError("not a valid round: it belongs to another study")
-    word_type = _named(WORD_TYPES, message.word_type, "word_type")
+    word_type = named(WORD_TYPES, message.word_type, "word_type")
     if message.dimension > LARGEST_REPORT_WORDS:
         raise UnsupportedError(
             f"reports of {message.dimension} words are too large, and {LARGEST_REPORT_WORDS} are the "
@@ -299,13 +299,6 @@ def _require(stated: int, allowed: list[int], name: str) -> None:
         raise UnsupportedError(f"{name} {stated} is not supported by this version")
 
 
-def _named(names: Mapping[Key, int], stated: int, field: str) -> Key:
-    for value, number in names.items():
-        if number == stated:
-            return value
-    raise UnsupportedError(f"{field} {stated} is not supported by this version")
-
-
 def _linear(message: round_pb2.Round) -> Query:
     return Linear(
         features=tuple(map(_feature_value, message.linear.features)),
@@ -331,37 +324,37 @@ def _gradient(message: round_pb2.Round) -> Query:
 
 def _prefix(message: round_pb2.Round) -> Query:
     asked = message.prefix
-    _check_words(message)
-    if message.clip != int(message.clip):
-        raise ParameterError("clip", message.clip, "an integer, the largest state")
     return Prefix(
         feature=_feature_value(asked.feature),
-        segment=_segment_value(asked.segment),
-        bound=int(message.clip),
+        segment=segment_value(asked.segment),
+        bound=bound_of(message),
         sigma=message.sigma,
         grid_exponent=message.grid_exponent,
-        admission=_named(ADMISSIONS, asked.admission, "admission"),
+        admission=named(ADMISSIONS, asked.admission, "admission"),
     )
 
 
 def _halt_count(message: round_pb2.Round) -> Query:
-    _check_words(message)
-    if message.clip != 1:
+    if bound_of(message) != 1:
         raise ParameterError("clip", message.clip, "1.0 in a count of those who halted")
     return HaltCount(
         halted_study=message.halt_count.study_hash,
-        segment=_segment_value(message.halt_count.segment),
+        segment=segment_value(message.halt_count.segment),
         sigma=message.sigma,
         grid_exponent=message.grid_exponent,
     )
 
 
-def _check_words(message: round_pb2.Round) -> None:
-    """A running count's words are on the grid by construction; it promises nothing of the kind."""
-    if message.on_grid:
-        raise ParameterError("on_grid", True, "unset in a running count")
-    if not 0 < message.clip < 1 << 31:
-        raise ParameterError("clip", message.clip, "from 1 to 2^31")
+def _error_count(message: round_pb2.Round) -> Query:
+    if message.clip != 1:
+        raise ParameterError("clip", message.clip, "1.0 in an error count")
+    return ErrorCount(
+        model_hash=message.error_count.model_hash,
+        parameters=message.error_count.parameters,
+        sigma=message.sigma,
+        grid_exponent=message.grid_exponent,
+        on_grid=message.on_grid,
+    )
 
 
 def _histogram(message: round_pb2.Round) -> Query:
@@ -372,7 +365,7 @@ def _histogram(message: round_pb2.Round) -> Query:
     return Histogram(
         feature=_feature_value(asked.feature),
         categories=asked.categories,
-        mechanism=_named(RANDOMISERS, asked.mechanism, "mechanism"),
+        mechanism=named(RANDOMISERS, asked.mechanism, "mechanism"),
         epsilon=asked.epsilon,
         size=asked.size,
     )
@@ -382,30 +375,11 @@ QUERIES: Mapping[str, Callable[[round_pb2.Round], Query]] = {
     "linear": _linear,
     "histogram": _histogram,
     "gradient": _gradient,
+    "error_count": _error_count,
     "prefix": _prefix,
     "halt_count": _halt_count,
 }
 """What a round may ask, by the name of its field, and how it is read."""
-
-
-def _segment_message(segment: Segment) -> round_pb2.Segment:
-    return round_pb2.Segment(
-        factorisation=FACTORISATIONS[segment.factorisation],
-        horizon=segment.horizon,
-        position=segment.position,
-        first_round=segment.first_round,
-        cohort=segment.cohort,
-    )
-
-
-def _segment_value(message: round_pb2.Segment) -> Segment:
-    return Segment(
-        factorisation=_named(FACTORISATIONS, message.factorisation, "factorisation"),
-        horizon=message.horizon,
-        position=message.position,
-        first_round=message.first_round,
-        cohort=message.cohort,
-    )
 
 
 def _feature_message(feature: Feature) -> round_pb2.Feature:

@@ -9,13 +9,12 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from demur_proto.checks import check_hash, check_integer, check_positive, check_text
+from demur_proto.counting_queries import WholeNumber, check_counting, check_place
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, grid_step, squared_radius
 from demur_proto.segments import Admission, Segment
 from demur_proto.words import WordType
 
-LARGEST_ENERGY = 1 << 60  #: of a running count's words, grid steps², so that sums of it fit 63 bits
-FINEST_COUNTING, COARSEST_COUNTING = -20, -14  #: grid exponents of a running count
 MOST_CATEGORIES = 1 << 18  #: of a histogram, so that its release fits a message
 
 
@@ -117,6 +116,11 @@ class Gradient:
         _check_noise(self)
 
     @property
+    def parameters(self) -> int:
+        """How many parameters the model has."""
+        return self.dimension
+
+    @property
     def on_grid(self) -> bool:
         """Gradients are never multiples of a grid step by nature."""
         return False
@@ -125,6 +129,44 @@ class Gradient:
     def value_length(self) -> int:
         """Numbers in one person's value."""
         return self.dimension
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorCount:
+    """For how many people a model is wrong, at the parameters that are published.
+
+    A person's value is the share of their own examples that the model labels wrongly, 0 to 1; without
+    any it is nothing. Devices fetch the model by its hash.
+
+    Raises:
+        ParameterError: a field is outside its range, or the grid is too coarse.
+    """
+
+    model_hash: bytes  #: SHA-256 of the model's definition
+    parameters: int  #: how many the model has; >= 1
+    sigma: float  #: noise in the study's view, people; > 0
+    grid_exponent: int  #: grid step is 2^this people; -900 to 0
+    on_grid: bool  #: every possible share is a multiple of the grid step: one example each, or 2^j
+
+    def __post_init__(self) -> None:
+        check_hash("model_hash", self.model_hash)
+        check_integer("parameters", self.parameters, 1, (1 << 31) - 1)
+        _check_noise(self)
+
+    @property
+    def dimension(self) -> int:
+        """One number is asked for."""
+        return 1
+
+    @property
+    def clip(self) -> float:
+        """Nobody is more than one person."""
+        return 1.0
+
+    @property
+    def value_length(self) -> int:
+        """Numbers in one person's value."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +209,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefix:
+class Prefix(WholeNumber):
     """A running count: the sum over people of a state that is an integer from 0 to `bound`.
 
     Devices send changes, weighted as their segment's factorisation says. A value that is no such state
@@ -189,7 +231,9 @@ class Prefix:
             raise ParameterError("feature", self.feature, "a Feature")
         if not isinstance(self.admission, Admission):
             raise ParameterError("admission", self.admission, "an Admission")
-        _check_counting(self)
+        check_counting(
+            self.segment, bound=self.bound, sigma=self.sigma, exponent=self.grid_exponent
+        )
 
     @property
     def features(self) -> tuple[Feature, ...]:
@@ -202,21 +246,6 @@ class Prefix:
         return float(self.bound)
 
     @property
-    def dimension(self) -> int:
-        """One number is sent."""
-        return 1
-
-    @property
-    def on_grid(self) -> bool:
-        """The rows of C are whole grid steps, so nothing is rounded."""
-        return True
-
-    @property
-    def value_length(self) -> int:
-        """Numbers in one person's value: their state."""
-        return 1
-
-    @property
     def fixed(self) -> "Prefix":
         """What all rounds of its segment have in common."""
         feature = Feature(name=self.feature.name)
@@ -224,7 +253,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HaltCount:
+class HaltCount(WholeNumber):
     """A running count of the people who ever answered another study with less than their value.
 
     That is with cover, a shrunk answer, or by refusing a change, for any reason. Everybody changes at
@@ -241,7 +270,9 @@ class HaltCount:
 
     def __post_init__(self) -> None:
         check_hash("halted_study", self.halted_study)
-        _check_counting(self)
+        check_counting(
+            self.segment, bound=self.bound, sigma=self.sigma, exponent=self.grid_exponent
+        )
 
     @property
     def bound(self) -> int:
@@ -259,21 +290,6 @@ class HaltCount:
         return 1.0
 
     @property
-    def dimension(self) -> int:
-        """One number is sent."""
-        return 1
-
-    @property
-    def on_grid(self) -> bool:
-        """The rows of C are whole grid steps, so nothing is rounded."""
-        return True
-
-    @property
-    def value_length(self) -> int:
-        """Numbers in one person's value: their flag."""
-        return 1
-
-    @property
     def fixed(self) -> "HaltCount":
         """What all rounds of its segment have in common."""
         return replace(self, segment=self.segment.start)
@@ -282,7 +298,10 @@ class HaltCount:
 CountingQuery = Prefix | HaltCount
 """A running count, one position of a segment."""
 
-GaussianQuery = Linear | Gradient | CountingQuery
+ModelQuery = Gradient | ErrorCount
+"""What is asked about a model, which devices fetch by its hash."""
+
+GaussianQuery = Linear | ModelQuery | CountingQuery
 """The sum over people of a vector that is clipped, rounded to a grid and given Gaussian noise."""
 
 Query = GaussianQuery | Histogram
@@ -309,10 +328,12 @@ class Round:
         check_integer("number", self.number, 1, (1 << 32) - 1)
         if not isinstance(self.query, Query):
             raise ParameterError(
-                "query", self.query, "a Linear, a Gradient, a Prefix, a HaltCount or a Histogram"
+                "query",
+                self.query,
+                "a Linear, a Gradient, an ErrorCount, a Prefix, a HaltCount or a Histogram",
             )
         if isinstance(self.query, CountingQuery):
-            _check_place(self.query.segment, self.number)
+            check_place(self.query.segment, self.number)
         check_integer("weight", self.weight, 1, 1 << 62)
         if not isinstance(self.word_type, WordType):
             raise ParameterError("word_type", self.word_type, "a WordType")
@@ -353,31 +374,6 @@ def _check_noise(query: GaussianQuery) -> None:
     check_grid(
         query.grid_exponent, clip=query.clip, dimension=query.dimension, on_grid=query.on_grid
     )
-
-
-def _check_counting(query: CountingQuery) -> None:
-    """A grid on which the rows of C hardly differ from what they are rounded from, and that fits."""
-    if not isinstance(query.segment, Segment):
-        raise ParameterError("segment", query.segment, "a Segment")
-    horizon = query.segment.horizon
-    check_integer("bound", query.bound, 1, (1 << 31) - 1)
-    check_positive("sigma", query.sigma)
-    # 1/max(2^14, 64√H) is 2^-14 at every horizon that a segment may have.
-    check_integer("grid_exponent", query.grid_exponent, FINEST_COUNTING, COARSEST_COUNTING)
-    if horizon * query.bound**2 << -2 * query.grid_exponent >= LARGEST_ENERGY:
-        expected = f"less: its energy over {horizon} rounds must stay below 2^60 squared grid steps"
-        raise ParameterError("bound", query.bound, expected)
-
-
-def _check_place(segment: Segment, number: int) -> None:
-    """Positions are consecutive rounds of the study, or later ones."""
-    if segment.position == 1 and segment.first_round != number:
-        raise ParameterError(
-            "first_round", segment.first_round, f"{number}, the round's own number"
-        )
-    if segment.first_round + segment.position - 1 > number:
-        expected = f"at most {number - segment.first_round + 1} in round {number}"
-        raise ParameterError("position", segment.position, expected)
 
 
 def _is_fine(exponent: int, clip: float, dimension: int) -> bool:

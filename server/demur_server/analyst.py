@@ -6,7 +6,7 @@ from functools import partial
 
 import anyio
 
-from demur_proto.asking import check_affordable, next_gradient, next_histogram, next_round
+from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
 from demur_proto.credentials import NamedSecret, metadata_of
@@ -15,8 +15,6 @@ from demur_proto.definition import (
     define_round,
     define_study,
 )
-from demur_proto.gradients import dimension_of
-from demur_proto.models.definition import DefinedModel
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
@@ -24,12 +22,10 @@ from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_server.analyst_calls import CHANNEL_OPTIONS, check_waiting, closed, fixed, listed
 from demur_server.choosing import choose_study
 from demur_server.counting_questions import CountingQuestions
-from demur_server.publishing import model_messages
-
-MODEL_S = 300.0  #: deadline of handing over a model
+from demur_server.model_questions import ModelQuestions
 
 
-class Analyst(CountingQuestions):
+class Analyst(ModelQuestions, CountingQuestions):
     """One analyst, one study, any number of adaptively chosen questions.
 
     Made by `Analyst.create` or `Analyst.resume`; `study` is what devices must pin.
@@ -191,49 +187,6 @@ class Analyst(CountingQuestions):
             )
         )
 
-    async def publish_model(self, model: DefinedModel) -> None:
-        """Hand a model with its parameters to the collector, for gradient rounds to name.
-
-        The same again changes nothing. The collector forgets it when no open round names it any more,
-        so each round needs it published before.
-
-        Args:
-            model: it becomes public.
-
-        Raises:
-            DemurError: the collector refuses it, or went away.
-        """
-        async with calling(PEER):
-            await self._stub.PublishModel(
-                model_messages(model), timeout=MODEL_S, metadata=self._metadata
-            )
-
-    async def open_gradient(
-        self, model: DefinedModel, *, clip: float = 1.0, answer_after_ms: int = 0
-    ) -> Defined[Round]:
-        """Put a question to every device: the sum over people of the gradients of a model.
-
-        Args:
-            model: published before.
-            clip: ℓ₂ radius of one person's gradient, data units.
-            answer_after_ms: when devices send, after they received the round and the model.
-
-        Raises:
-            ParameterError: an argument is outside its range.
-            NotFoundError: the collector does not keep the model.
-            DemurError: the collector refuses the round, or went away.
-        """
-        return await self._open(
-            partial(
-                next_gradient,
-                self.study,
-                model.hash,
-                dimension=dimension_of(model),
-                clip=clip,
-                answer_after_ms=answer_after_ms,
-            )
-        )
-
     async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
         async with self._opening:
             if self._unsure:
@@ -326,33 +279,6 @@ class Analyst(CountingQuestions):
         asked = await self.open_histogram(
             feature, categories=categories, mechanism=mechanism, epsilon=epsilon
         )
-        return await self._close(asked, reports, timeout_s)
-
-    async def ask_gradient(
-        self,
-        model: DefinedModel,
-        *,
-        clip: float = 1.0,
-        reports: int | None = None,
-        timeout_s: float = 60.0,
-    ) -> Release:
-        """Publish a model, ask for its gradients, and return the release with their noisy sum.
-
-        The mean is `gradients.mean_gradient` of it: over the public cohort, never over those who
-        contributed, whose number is secret.
-
-        Args:
-            model: it becomes public.
-            clip: ℓ₂ radius of one person's gradient, data units.
-            reports: how many to wait for; by default the study's minimum cohort.
-            timeout_s: how long to wait for them, seconds.
-
-        Raises:
-            StateError: they did not come in time.
-            DemurError: the collector refuses, or went away.
-        """
-        await self.publish_model(model)
-        asked = await self.open_gradient(model, clip=clip)
         return await self._close(asked, reports, timeout_s)
 
     async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:

@@ -7,17 +7,12 @@ from functools import partial
 
 import anyio
 
-from demur_proto.definition import (
-    Defined,
-    read_round,
-    read_study,
-    study_hash_of,
-)
+from demur_proto.definition import Defined, read_round, read_study, study_hash_of
 from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
 from demur_proto.hmacs import prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
-from demur_proto.round import Gradient, Round
+from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_server.intake import LARGE_BYTES, Intake
@@ -124,7 +119,7 @@ class Collector:
                 )
             mechanism = mechanism_for(study.value, asked.value)
             self._segments.check(asked.value, rounds)
-            if isinstance(asked.value.query, Gradient):
+            if isinstance(asked.value.query, ModelQuery):
                 await self.models.check(asked.value.query)
             with anyio.CancelScope(shield=True):  # store and memory change together
                 # The key first: a round without one could only be closed.
@@ -187,7 +182,7 @@ class Collector:
         asking.open = False
         asking.digest_key = None
         asking.news.ring()
-        if isinstance(asking.asked.value.query, Gradient):
+        if isinstance(asking.asked.value.query, ModelQuery):
             self.models.let_go(asking.asked.value.query)
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)

@@ -1,4 +1,4 @@
-"""The models that gradient rounds name, as a running collector holds them."""
+"""The models that rounds name, as a running collector holds them."""
 
 import hmac
 
@@ -8,7 +8,7 @@ from demur_proto.definition import hash_definition
 from demur_proto.errors import WireError
 from demur_proto.gradients import check_model
 from demur_proto.models.definition import MODEL_TAG, read_model
-from demur_proto.round import Gradient
+from demur_proto.round import ModelQuery
 from demur_server.store.base import Store, no_model
 
 HELD = 4  #: models that are at hand without a look into the store
@@ -70,7 +70,7 @@ class Models:
             raise no_model(model_hash)
         return definition
 
-    async def check(self, query: Gradient) -> None:
+    async def check(self, query: ModelQuery) -> None:
         """Refuse a question about a model that is not kept, or that has another size.
 
         Raises:
@@ -81,6 +81,6 @@ class Models:
         model = await anyio.to_thread.run_sync(read_model, definition)
         check_model(model, query)
 
-    def let_go(self, query: Gradient) -> None:
+    def let_go(self, query: ModelQuery) -> None:
         """A round about this model has closed."""
         self._held.pop(query.model_hash, None)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.release import Release
-from demur_proto.round import CountingQuery, Gradient, HaltCount, Histogram, Query
+from demur_proto.round import CountingQuery, Gradient, HaltCount, Histogram, ModelQuery, Query
 from demur_proto.study import Study
 from demur_server.choosing import describe_feature, matches
 from demur_server.store import records
@@ -145,8 +145,9 @@ def releases_of(sql: sa.Connection, wanted: str | None = None) -> list[Release]:
 
 
 def _described(query: Query) -> str:
-    if isinstance(query, Gradient):
-        return f"gradient: model {query.model_hash.hex()[:16]}"
+    if isinstance(query, ModelQuery):
+        kind = "gradient" if isinstance(query, Gradient) else "error count"
+        return f"{kind}: model {query.model_hash.hex()[:16]}"
     if isinstance(query, CountingQuery):
         segment = query.segment
         what = (

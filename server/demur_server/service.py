@@ -48,7 +48,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
     async def GetModel(
         self, request: collector_pb2.GetModelRequest, context: Context
     ) -> AsyncIterator[collector_pb2.GetModelResponse]:
-        """Fetch the model that a gradient round names, in pieces."""
+        """Fetch the model that a round names, in pieces."""
         check_version(request.protocol_version)
         definition = await self._collector.models.definition(request.model_hash)
         for piece in pieces_of(definition):

@@ -18,7 +18,7 @@ from demur_client.decision import covered
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.definition import Defined, ReportIds
 from demur_proto.errors import ParameterError
-from demur_proto.gradients import model_of
+from demur_proto.gradients import error_shares
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
@@ -28,6 +28,7 @@ from demur_proto.round import Gradient, Histogram, Linear, Prefix, Query, Round
 from demur_proto.study import Policy, Study
 from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
+from demur_sim.learners import Learners
 from demur_sim.populations import Population
 from demur_sim.round_sums import RoundSum, added, evaluate_query, given_sums, randomised_tally
 from demur_sim.running_block import RunningBlock
@@ -71,8 +72,10 @@ class Block:
         number: int,
         seed: int,
         refusal: Refusal,
+        learners: Learners,
     ) -> None:
         self.number = number
+        self._learners = learners
         self._study = study
         self._population = population
         self._people = people
@@ -82,6 +85,7 @@ class Block:
         devices = people.stop - people.start
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
+        self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
         self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
 
     def answers(
@@ -96,7 +100,7 @@ class Block:
         Args:
             asked: the round.
             mechanism: its mechanism.
-            model: the one that a gradient round names.
+            model: the one that the round names, if it names one.
             counting: what a running count needs besides.
         """
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
@@ -189,8 +193,10 @@ class Block:
             refused=refused,
             retire=self._study.policy is not Policy.SKIP,
         )
+        self.covered[people] |= ~given | without_value(mechanism, values, units)
         if shrunk is not None:
             refused |= shrunk
+            self.covered[people] |= shrunk
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         sent = given if self._silent else np.ones_like(given)
         return covered(words, given), sent
@@ -204,7 +210,7 @@ class Block:
             values = counting.flags[self._people].astype(np.float64)[:, None]
         if segment.first_round not in self.running:
             self.running[segment.first_round] = RunningBlock(len(self.refused))
-        words, given, _ = self.running[segment.first_round].answer(
+        words, given, whole = self.running[segment.first_round].answer(
             counting.step,
             values,
             remaining=self.remaining,
@@ -212,6 +218,7 @@ class Block:
             budget_units=self._study.budget_units,
             retire=self._study.policy is not Policy.SKIP,
         )
+        self.covered |= ~whole
         if segment.position == segment.horizon:
             del self.running[segment.first_round]
         sent = given if self._silent else np.ones_like(given)
@@ -228,10 +235,12 @@ class Block:
         if self._mapped is None or self._mapped[0] != model.features:
             self._mapped = model.features, self._population.examples(model.features, self._people)
         _, examples = self._mapped
+        learner = self._learners.of(model)
+        some = examples.of_people(people.start, people.stop)
         with np.errstate(all="ignore"):  # as on a device
-            return model_of(model).gradients(
-                model.theta, examples.of_people(people.start, people.stop)
-            )
+            if isinstance(query, Gradient):
+                return learner.gradients(model.theta, some)
+            return error_shares(learner, model.theta, some)
 
     def held(self, weights: Mapping[int, int]) -> Integers:
         """What is held for words to come, budget units; weights by the first round of a segment."""
@@ -272,6 +281,7 @@ class Cohort:
         self.study = study
         self._counting = CountingRounds(beside or {}, devices=population.devices)
         self._seed = seed
+        learners = Learners()
         self.blocks = [
             Block(
                 study.value,
@@ -280,6 +290,7 @@ class Cohort:
                 number=first_block + start // BLOCK,
                 seed=seed,
                 refusal=refusal,
+                learners=learners,
             )
             for start in range(0, population.devices, BLOCK)
         ]
@@ -306,7 +317,7 @@ class Cohort:
             asked: the round.
             pool: of the threads.
             threads: how many.
-            model: the one that a gradient round names.
+            model: the one that the round names, if it names one.
             noise: how the noise is drawn; a sum of all devices' shares may be drawn at once.
 
         Raises:
@@ -349,6 +360,27 @@ class Cohort:
         """Who was ever refused, device by device. Simulator's truth."""
         flags: Flags = np.concatenate([block.refused for block in self.blocks])
         return flags
+
+    def covered(self) -> Flags:
+        """Who ever answered with less than their value, device by device. Simulator's truth."""
+        flags: Flags = np.concatenate([block.covered for block in self.blocks])
+        return flags
+
+
+def without_value(mechanism: Mechanism, values: Values, units: Integers) -> Flags:
+    """Which rows of values [n, d] are no values, so that `encode` made them the reference [n].
+
+    Args:
+        mechanism: of the round.
+        values: everyone's.
+        units: what they cost, as `encode` gives it [n]; whatever is no value costs nothing.
+    """
+    suspect: Flags = units == 0
+    if suspect.any():  # nothing may be a value as well: look at the others only
+        suspect &= np.any(values != 0, axis=1)
+    if suspect.any():
+        suspect[suspect] = ~mechanism.sound(values[suspect])
+    return suspect
 
 
 def portions(query: Query, devices: int) -> list[slice]:

@@ -11,6 +11,7 @@ import anyio.lowlevel
 from demur_proto.arrays import Integers
 from demur_proto.asking import (
     check_affordable,
+    next_error_count,
     next_gradient,
     next_halt_count,
     next_histogram,
@@ -25,6 +26,7 @@ from demur_proto.mechanisms.of_round import check_family
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
 from demur_proto.round import (
+    ErrorCount,
     Feature,
     Gradient,
     HaltCount,
@@ -127,7 +129,7 @@ class CohortSession:
         """Ask every device for its gradient of a model, and return their noisy sum."""
         await anyio.lowlevel.checkpoint()
         check_family(self.study.value, Gradient)
-        self._questions.check_gradient(model)
+        self._questions.check_model(model)
         if self._ended:
             raise StateError(ENDED)
         defined = define_model(model)
@@ -138,6 +140,27 @@ class CohortSession:
                 number=len(self._releases) + 1,
                 dimension=dimension_of(defined),
                 clip=self._questions.clip if clip is None else clip,
+            ),
+            model,
+        )
+
+    async def ask_error_count(
+        self, model: ModelDefinition, *, on_grid: bool | None = None
+    ) -> Release:
+        """Ask every device for its owner's share of a model's errors, and return how many they are."""
+        await anyio.lowlevel.checkpoint()
+        check_family(self.study.value, ErrorCount)
+        promised = self._questions.checked_error_count(model, on_grid=on_grid)
+        if self._ended:
+            raise StateError(ENDED)
+        defined = define_model(model)
+        return self._released(
+            next_error_count(
+                self.study,
+                defined.hash,
+                number=len(self._releases) + 1,
+                parameters=dimension_of(defined),
+                on_grid=promised,
             ),
             model,
         )

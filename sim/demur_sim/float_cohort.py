@@ -15,17 +15,16 @@ from demur_client.budget import decide
 from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.gradients import model_of
 from demur_proto.guarantee import guarantee_of
 from demur_proto.models.base import Model
-from demur_proto.models.definition import Features, ModelDefinition, Module
+from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
 from demur_proto.study import Policy, Study, View
 from demur_sim.cohort import BLOCK, block_count
 from demur_sim.float_charges import FloatPrice
 from demur_sim.labelled_people import LabelledPeople
+from demur_sim.learners import Learners
 from demur_sim.seeds import Purpose, stream
-from demur_sim.torch_models import TorchModel
 
 MOST_THREADS = 256
 
@@ -84,6 +83,7 @@ class FloatCohort:
         self.rounds = 0
         self.remaining: Integers = np.full(people.devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(people.devices, dtype=np.bool_)
+        self.covered: Flags = np.zeros(people.devices, dtype=np.bool_)  # see `Device.ever_covered`
         self._people = people
         self._seed = seed
         self._threads = threads
@@ -95,7 +95,7 @@ class FloatCohort:
             budget_units=study.budget_units,
         )
         self._examples: tuple[Features | None, list[Examples]] | None = None
-        self._modules: dict[Module, TorchModel] = {}
+        self._learners = Learners()
 
     @property
     def spent(self) -> Integers:
@@ -107,7 +107,14 @@ class FloatCohort:
         """What everyone pays for a full answer under `worst_case`, budget units. Public."""
         return self._price.full
 
-    def restore(self, *, spent: npt.NDArray[Any], refused: npt.NDArray[Any], rounds: int) -> None:
+    def restore(
+        self,
+        *,
+        spent: npt.NDArray[Any],
+        refused: npt.NDArray[Any],
+        covered: npt.NDArray[Any],
+        rounds: int,
+    ) -> None:
         """Go on where another cohort of the same people stopped.
 
         Raises:
@@ -118,10 +125,11 @@ class FloatCohort:
             raise ParameterError("spent", "another array", "an int64 for each person")
         if spent.min(initial=0) < 0 or spent.max(initial=0) > self.study.budget_units:
             raise ParameterError("spent", "another amount", "within everyone's budget")
-        if refused.shape != self.refused.shape or refused.dtype != np.bool_:
-            raise ParameterError("refused", "another array", "a flag for each person")
+        for name, flags in (("refused", refused), ("covered", covered)):
+            if flags.shape != self.refused.shape or flags.dtype != np.bool_:
+                raise ParameterError(name, "another array", "a flag for each person")
         self.remaining = np.asarray(self.study.budget_units - spent, dtype=np.int64)
-        self.refused = refused.copy()
+        self.refused, self.covered = refused.copy(), covered.copy()
         self.rounds = rounds
 
     def noisy_sum(self, model: ModelDefinition, *, number: int) -> Vector:
@@ -163,12 +171,7 @@ class FloatCohort:
             UnsupportedError: torch is not installed.
             ParameterError: there is no such module.
         """
-        module = definition.architecture
-        if not isinstance(module, Module):
-            return model_of(definition)
-        if module not in self._modules:
-            self._modules[module] = TorchModel(module=module)
-        return self._modules[module]
+        return self._learners.of(definition)
 
     def _blocks(self, features: Features | None) -> list[Examples]:
         """Everyone's examples through a feature map, which is worked out once."""
@@ -185,12 +188,16 @@ class FloatCohort:
         """One block's clipped gradients, paid for and added up [d]."""
         some = slice(start, start + examples.number_of_people)
         remaining, refused = self.remaining[some], self.refused[some]  # views: changed in place
+        covered = self.covered[some]  # likewise
         price, policy = self._price, self.study.policy
         retire = policy is Policy.RETIRE
         if self._worst_case:
             charge: Integers = np.full(len(remaining), price.full, dtype=np.int64)
             given, _, _ = decide(charge, remaining=remaining, refused=refused, retire=retire)
-            return model.clipped_sum(theta, examples, np.where(given, price.clip, 0.0))[0]
+            whole: Vector = np.where(given, price.clip, 0.0)
+            total, norms, _ = model.clipped_sum(theta, examples, whole)
+            covered |= ~given | ~np.isfinite(norms)
+            return total
         radii: Vector = np.full(len(remaining), price.clip)
         if policy is Policy.CLIP:
             radii = price.affordable(remaining, refused=refused)
@@ -198,8 +205,13 @@ class FloatCohort:
         charge = price.charge(clipped)
         given, _, _ = decide(charge, remaining=remaining, refused=refused, retire=retire)
         if policy is Policy.CLIP:  # the radii saw to it that all was given
-            refused |= (norms > radii) & (radii < price.clip)
-        elif not given.all():
+            shrunk = (norms > radii) & (radii < price.clip)
+            refused |= shrunk
+            given = given & ~shrunk
+        covered |= ~given | ~np.isfinite(norms)
+        if policy is Policy.CLIP:
+            return total
+        if not given.all():
             return model.clipped_sum(theta, examples, np.where(given, price.clip, 0.0))[0]
         return total
 

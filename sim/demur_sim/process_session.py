@@ -16,6 +16,7 @@ from demur_proto.mechanisms.of_round import check_family
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
 from demur_proto.round import (
+    ErrorCount,
     Feature,
     Gradient,
     HaltCount,
@@ -51,11 +52,16 @@ class ProcessSession:
         questions: Questions,
         collector: Child,
         workers: Sequence[Child],
+        *,
+        ports: Ports,
+        ends_collector: bool,
     ) -> None:
         self.devices = questions.population.devices
         self._questions = questions
         self.workers = tuple(workers)
         self.collector = collector
+        self.ports = ports
+        self._ends_collector = ends_collector
         self._analyst = analyst
         self._contributed: list[Integers] = []
         self.refused_after: list[int] = []  # simulator's truth: how many so far, round by round
@@ -63,7 +69,7 @@ class ProcessSession:
         self._last_receipt = 0.0
         self._over = ""  # why nothing more can be asked
         self._segments: dict[int, list[Round]] = {}  # of running counts, by their first round
-        self.beside: dict[bytes, CompanionSession] = {}  #: of the same people, by their study
+        self.companions: dict[bytes, CompanionSession] = {}  #: same people, by their study
 
     @property
     def study(self) -> Defined[Study]:
@@ -103,7 +109,7 @@ class ProcessSession:
     async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
         """Ask every device for its gradient of a model, and return their noisy sum."""
         check_family(self.study.value, Gradient)
-        self._questions.check_gradient(model)
+        self._questions.check_model(model)
         defined = define_model(model)
 
         async def open_round() -> Defined[Round]:
@@ -111,6 +117,20 @@ class ProcessSession:
             return await self._analyst.open_gradient(
                 defined, clip=self._questions.clip if clip is None else clip
             )
+
+        return await self._released(open_round)
+
+    async def ask_error_count(
+        self, model: ModelDefinition, *, on_grid: bool | None = None
+    ) -> Release:
+        """Ask every device for its owner's share of a model's errors, and return how many they are."""
+        check_family(self.study.value, ErrorCount)
+        promised = self._questions.checked_error_count(model, on_grid=on_grid)
+        defined = define_model(model)
+
+        async def open_round() -> Defined[Round]:
+            await self._analyst.publish_model(defined)
+            return await self._analyst.open_error_count(defined, on_grid=promised)
 
         return await self._released(open_round)
 
@@ -200,11 +220,13 @@ class ProcessSession:
             for worker in self.workers:
                 worker.tell("stop")
             finished = await self._hear(Finished)
-            self.collector.tell("stop")
-            collector_peak: float = await self.collector.hear()
+            collector_peak = 0.0
+            if self._ends_collector:
+                self.collector.tell("stop")
+                collector_peak = await self.collector.hear()
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
-        for study_hash, session in self.beside.items():
+        for study_hash, session in self.companions.items():
             session.end([last.beside[study_hash] for last in finished])
         seen = [last.recorder.messages() for last in finished if last.recorder]
         return Aftermath(
@@ -260,7 +282,14 @@ class CompanionSession(ProcessSession):
     """
 
     def __init__(self, main: ProcessSession, analyst: Analyst, questions: Questions) -> None:
-        super().__init__(analyst, questions, main.collector, main.workers)
+        super().__init__(
+            analyst,
+            questions,
+            main.collector,
+            main.workers,
+            ports=main.ports,
+            ends_collector=False,
+        )
         self._main = main.study.hash
         self.refused: Flags = np.zeros(0, dtype=np.bool_)  #: simulator's truth, once it has ended
         self.spent: Integers = np.zeros(0, dtype=np.int64)  #: likewise, budget units
@@ -294,6 +323,7 @@ async def process_session(
     workers: int,
     collector_port: int = 0,
     record: bool = False,
+    beside: ProcessSession | None = None,
     companions: Sequence[tuple[Defined[Study], int]] = (),
 ) -> AsyncIterator[ProcessSession]:
     """A session over a collector process and worker processes; none outlives the block.
@@ -306,6 +336,8 @@ async def process_session(
         workers: how many worker processes; at most one per block of 4,096 devices.
         collector_port: where devices reach the collector; 0 takes a free port.
         record: keep what a watcher of the network would see.
+        beside: a session whose collector has this study as well. The two take turns, and this one
+            ends first.
         companions: other studies that the same devices are in, each with a seed of its own. They may
             count who halted in the first one.
 
@@ -317,13 +349,16 @@ async def process_session(
     blocks = block_count(population.devices)
     shares = np.array_split(np.arange(blocks), min(workers, blocks))
     with ExitStack() as stack:
-        collector = Child("collector", collect, collector_port)
-        stack.callback(collector.end)
+        if beside is None:
+            collector = Child("collector", collect, collector_port)
+            stack.callback(collector.end)
+        else:
+            collector = beside.collector
         children = []
         for number in range(1, len(shares) + 1):
             children.append(Child(f"worker {number}", work))
             stack.callback(children[-1].end)
-        ports = await collector.hear()
+        ports = await collector.hear() if beside is None else beside.ports
         if not isinstance(ports, Ports):
             raise StateError("the collector process said something unexpected")
         async with AsyncExitStack() as analysts:
@@ -350,7 +385,14 @@ async def process_session(
                     ),
                 )
                 await child.hand_over(task)
-            session = ProcessSession(analyst, questions, collector, children)
+            session = ProcessSession(
+                analyst,
+                questions,
+                collector,
+                children,
+                ports=ports,
+                ends_collector=beside is None,
+            )
             for other in others:
-                session.beside[other.study.hash] = CompanionSession(session, other, questions)
+                session.companions[other.study.hash] = CompanionSession(session, other, questions)
             yield session

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_proto.gradients import inputs_of, model_of
-from demur_proto.grid import squared_radius
+from demur_proto.grid import grid_step, squared_radius
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.round import Feature
 from demur_sim.cohort import BLOCK
@@ -86,7 +87,7 @@ class Questions:
         if first.shape[1] != 1:
             raise ParameterError("feature", feature.name, f"one that gives one number, {what}")
 
-    def check_gradient(self, model: ModelDefinition) -> None:
+    def check_model(self, model: ModelDefinition) -> None:
         """Refuse a model that these people's examples do not fit.
 
         Raises:
@@ -102,6 +103,27 @@ class Questions:
         first = inputs_of(model.features, people.data[:1])
         if first.shape[1:] != (learner.inputs,):
             raise ParameterError("model", first.shape[1:], f"one of {learner.inputs} inputs each")
+
+    def checked_error_count(self, model: ModelDefinition, *, on_grid: bool | None) -> bool:
+        """Whether an error count is on the grid, once these people can be asked for it.
+
+        Raises:
+            ParameterError: as `check_model`, or `on_grid` is promised of shares that are not
+                multiples of the grid step.
+            UnsupportedError: as `check_model`.
+        """
+        self.check_model(model)
+        promised = self.on_grid if on_grid is None else on_grid
+        people = self.population
+        if promised and isinstance(people, LabelledPeople):
+            for size in np.unique(np.diff(people.people)).tolist():
+                if size and Fraction(1, size) % grid_step(self.grid_exponent):
+                    expected = (
+                        f"false, as somebody has {size} examples, and shares of them are not all "
+                        f"multiples of 2^{self.grid_exponent}"
+                    )
+                    raise ParameterError("on_grid", True, expected)
+        return promised
 
     def _check_promise(self, question: Question) -> None:
         exponent = self.grid_exponent

@@ -109,6 +109,23 @@ class Session(Protocol):
             ConnectionLost: as `ask`.
         """
 
+    async def ask_error_count(
+        self, model: ModelDefinition, *, on_grid: bool | None = None
+    ) -> Release:
+        """Ask every device for its owner's share of a model's errors, and return how many they are.
+
+        Args:
+            model: at its parameters; it becomes public.
+            on_grid: every possible share is a multiple of the study's grid step, as where nobody has
+                more than one example; by default the scenario's.
+
+        Raises:
+            ParameterError: as `ask_gradient`, or `on_grid` is not true of these people.
+            UnsupportedError: as `ask_gradient`.
+            StateError: as `ask`.
+            ConnectionLost: as `ask`.
+        """
+
     async def ask_prefix(
         self,
         feature: Feature,

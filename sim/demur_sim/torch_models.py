@@ -52,7 +52,7 @@ class TorchModel:
 
     def __post_init__(self) -> None:
         torch = load_torch()
-        network = self._made(torch)
+        network = made(torch, self.module.path)
         parameters = [each for _, each in network.named_parameters()]
         number = sum(each.numel() for each in parameters)
         if number != self.parameters:
@@ -92,7 +92,7 @@ class TorchModel:
         """θ as the module itself starts, with torch's generator seeded from this one. Public."""
         with self._torch.random.fork_rng(devices=[]):
             self._torch.manual_seed(int(rng.integers(1 << 63)))
-            network = self._made(self._torch)
+            network = made(self._torch, self.module.path)
         flat = [each.detach().double().flatten().numpy() for each in network.parameters()]
         theta: Vector = np.concatenate(flat)
         return theta
@@ -146,21 +146,6 @@ class TorchModel:
     def _at_once(self) -> int:
         """Examples that are worked on together."""
         return EXAMPLES_AT_ONCE if self._place == "cpu" else EXAMPLES_AT_ONCE_ELSEWHERE
-
-    def _made(self, torch: Any) -> Any:
-        """A fresh module."""
-        package, name = self.module.path.split(":")
-        try:
-            make = getattr(importlib.import_module(package), name)
-        except (ModuleNotFoundError, AttributeError) as error:
-            expected = f"a module that can be imported ({error})"
-            raise ParameterError("path", self.module.path, expected) from error
-        network = make()
-        if not isinstance(network, torch.nn.Module):
-            raise ParameterError(
-                "path", self.module.path, "what makes an nn.Module when it is called"
-            )
-        return network.eval().float().requires_grad_(False)
 
     def _probe(self) -> None:
         """Refuse a module of other sizes than stated, by a pass over one example of zeros."""
@@ -248,6 +233,41 @@ class TorchModel:
         rows = torch.cat([each.flatten(1) for each in slopes], dim=1)
         rows[torch.from_numpy(~known).to(flow.device)] = torch.nan
         return rows if size == 1 else rows.unflatten(0, (-1, size)).mean(1)
+
+
+def module_of(path: str, *, inputs: int, classes: int) -> Module:
+    """A module by its path, with the number of its parameters, which is found by making it.
+
+    Args:
+        path: package.module:name, of what makes an `nn.Module` when it is called.
+        inputs: numbers of one example.
+        classes: labels.
+
+    Raises:
+        UnsupportedError: torch is not installed.
+        ParameterError: there is no such module, or it is too large to be asked for.
+    """
+    network = made(load_torch(), path)
+    number = sum(each.numel() for each in network.parameters())
+    return Module(path=path, inputs=inputs, classes=classes, parameters=number)
+
+
+def made(torch: Any, path: str) -> Any:
+    """A fresh module, as it is in evaluation; importing it runs its code.
+
+    Raises:
+        ParameterError: there is no such module.
+    """
+    package, name = path.split(":")
+    try:
+        make = getattr(importlib.import_module(package), name)
+    except (ImportError, AttributeError) as error:
+        raise ParameterError("path", path, f"a module that can be imported ({error})") from error
+    kind = torch.nn.Module
+    network = make() if callable(make) and not isinstance(make, kind) else None
+    if not isinstance(network, kind):
+        raise ParameterError("path", path, "what makes an nn.Module when it is called")
+    return network.eval().float().requires_grad_(False)
 
 
 def _rounded_down(weights: Vector) -> Vector:

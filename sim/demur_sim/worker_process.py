@@ -21,7 +21,7 @@ from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.frames import split_frames
 from demur_proto.models.definition import ModelDefinition
-from demur_proto.round import Gradient, Round
+from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
@@ -94,7 +94,7 @@ async def _work(pipe: Connection, task: Work) -> None:
     async with connected(task.target) as channel:
         study = await fetch_study(channel, study_hash=task.study_hash)
         gateway = _Gateway(pipe, channel, task, study, seed=task.seed)
-        halted = {study.hash: gateway.cohort.refused}
+        halted = {study.hash: gateway.cohort.covered}
         beside = {}
         for companion in task.companions:
             other = await fetch_study(channel, study_hash=companion.study_hash)
@@ -259,9 +259,9 @@ class _Gateway:
         )
 
     async def _model(self, asked: Defined[Round]) -> ModelDefinition | None:
-        """The model that a gradient round names, fetched as a device fetches it."""
+        """The model that a round names, fetched as a device fetches it."""
         query = asked.value.query
-        if not isinstance(query, Gradient):
+        if not isinstance(query, ModelQuery):
             return None
         return (await self._models.of(self._channel, query)).value
 

@@ -175,7 +175,7 @@ def test_public_mistakes_are_refused_before_any_data_is_read() -> None:
     module = Module(path="nowhere.at_all:Net", inputs=2, classes=2, parameters=6)
     unknown = define_model(ModelDefinition(architecture=module, theta=np.zeros(6)))
 
-    with pytest.raises(ParameterError, match="model must be the one that the gradient round names"):
+    with pytest.raises(ParameterError, match="model must be the one that the round names"):
         device.evaluate(asking(1), None)
     with pytest.raises(WireError, match="another model"):
         device.evaluate(asking(1), a_model(1.0))

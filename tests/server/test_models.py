@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from demur_client.connection import connected
 from demur_client.models import ModelCache, fetch_model
-from demur_proto.asking import next_gradient, next_round
+from demur_proto.asking import next_error_count, next_gradient, next_round
 from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, define_round, define_study, hash_definition
 from demur_proto.errors import (
@@ -27,7 +28,7 @@ from demur_proto.model_pieces import PIECE_BYTES
 from demur_proto.models.definition import MODEL_TAG, DefinedModel, ModelDefinition, define_model
 from demur_proto.models.softmax import Softmax
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Feature, Gradient, Round
+from demur_proto.round import ErrorCount, Feature, Gradient, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import analyst_pb2, collector_pb2
 from demur_server.analyst import Analyst
@@ -64,6 +65,10 @@ MODEL = a_model()
 
 def asking(model: DefinedModel, number: int = 1, *, dimension: int = 6) -> Defined[Round]:
     return define_round(next_gradient(STUDY, model.hash, number=number, dimension=dimension))
+
+
+def counting(model: DefinedModel, number: int = 1, *, parameters: int = 6) -> Defined[Round]:
+    return define_round(next_error_count(STUDY, model.hash, number=number, parameters=parameters))
 
 
 # ---- stores ------------------------------------------------------------------------------------
@@ -107,7 +112,7 @@ async def kept(store: Store, *models: DefinedModel) -> list[bool]:
 
 async def test_a_model_is_kept_until_the_last_open_round_about_it_closes(store: Store) -> None:
     await keep(store, MODEL, MODEL)
-    first, second = asking(MODEL, 1), asking(MODEL, 2)
+    first, second = asking(MODEL, 1), counting(MODEL, 2)
     await open_round(store, first)
     await open_round(store, second)
     await open_round(store, second)
@@ -123,8 +128,11 @@ async def test_a_model_is_kept_until_the_last_open_round_about_it_closes(store: 
 
 
 async def test_no_round_opens_about_a_model_that_is_not_kept(store: Store) -> None:
-    with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
-        await open_round(store, asking(MODEL))
+    for asked in (asking(MODEL), counting(MODEL)):
+        with pytest.raises(
+            NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"
+        ):
+            await open_round(store, asked)
 
     assert await store.rounds() == []
 
@@ -274,6 +282,48 @@ async def test_a_round_about_no_model_or_one_of_another_size_is_refused_in_one_l
         "not a valid round: dimension must be 6, the number of the model's parameters, got 7"
     )
     assert collector.rounds_opened(STUDY.hash) == 0
+
+
+async def test_an_error_count_names_a_published_model_and_states_its_size(
+    analyst: Analyst, collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
+        await analyst.open_error_count(MODEL)
+    await analyst.publish_model(MODEL)
+    with pytest.raises(WireError) as caught:
+        await collector.open_round(counting(MODEL, parameters=7).definition)
+    asked = await analyst.open_error_count(MODEL, on_grid=True)
+
+    assert str(caught.value) == (
+        "not a valid round: parameters must be 6, the number of the model's parameters, got 7"
+    )
+    query = asked.value.query
+    assert query == ErrorCount(
+        model_hash=MODEL.hash,
+        parameters=6,
+        sigma=STUDY.value.base_sigma,
+        grid_exponent=-15,
+        on_grid=True,
+    )
+    assert isinstance(query, ErrorCount)
+    assert (await fetch_model(channel, query)).definition == MODEL.definition
+    wide = a_model(3, inputs=100_000 // 4)
+    await analyst.publish_model(wide)
+    with pytest.raises(WireError, match="takes at most"):  # nobody fetches more than was stated
+        await fetch_model(channel, replace(query, model_hash=wide.hash))
+
+
+@pytest.mark.parametrize("options", [{"reports": -1}, {"timeout_s": 0.0}])
+async def test_waiting_that_makes_no_sense_is_refused_before_anybody_is_asked(
+    analyst: Analyst, collector: Collector, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ParameterError):
+        await analyst.ask_error_count(MODEL, **options)
+    with pytest.raises(ParameterError):
+        await analyst.ask_gradient(MODEL, **options)
+
+    assert collector.rounds_opened(STUDY.hash) == 0
+    assert not await collector.models.is_kept(MODEL.hash)
 
 
 async def test_a_closed_rounds_model_is_gone(

@@ -261,7 +261,7 @@ def test_a_cohort_goes_on_where_another_stopped() -> None:
     whole.noisy_sum(at(first), number=1)
     later = FloatCohort(study_of(80, answers=1), people, clip=CLIP, seed=7)
 
-    later.restore(spent=whole.spent, refused=whole.refused, rounds=1)
+    later.restore(spent=whole.spent, refused=whole.refused, covered=whole.covered, rounds=1)
 
     mine, other = (each.noisy_sum(at(second), number=2) for each in (whole, later))
     assert mine.tobytes() == other.tobytes()
@@ -286,13 +286,21 @@ def test_no_round_is_asked_twice_or_left_out(number: int) -> None:
         ("spent", np.full(9, 1 << 62)),
         ("refused", np.zeros(9)),
         ("refused", np.zeros(8, dtype=bool)),
+        ("covered", np.zeros(9)),
+        ("covered", np.zeros(8, dtype=bool)),
         ("rounds", -1),
         ("rounds", 1.0),
     ],
 )
 def test_the_state_of_another_cohort_is_refused(name: str, value: Any) -> None:
     cohort = FloatCohort(study_of(9, answers=3), crowd(9), clip=CLIP, seed=1)
-    good = {"spent": np.zeros(9, dtype=np.int64), "refused": np.zeros(9, dtype=bool), "rounds": 2}
+    flags = np.zeros(9, dtype=bool)
+    good = {
+        "spent": np.zeros(9, dtype=np.int64),
+        "refused": flags,
+        "covered": flags,
+        "rounds": 2,
+    }
 
     with pytest.raises(ParameterError, match=f"^{name} must be "):
         cohort.restore(**{**good, name: value})

@@ -18,6 +18,7 @@ from demur_sim.datasets.digits import load_digits, smaller
 from demur_sim.datasets.idx import idx_bytes, read_idx
 from demur_sim.datasets.labelled import Labelled, LabelledData
 from demur_sim.datasets.labelled_csv import read_labelled_csv
+from demur_sim.datasets.labelled_idx import read_labelled_idx
 from demur_sim.datasets.labelled_npz import read_labelled_npz
 from demur_sim.datasets.mnist import FILES, FOLDER, load_mnist
 
@@ -213,6 +214,56 @@ def test_a_malformed_idx_file_is_one_line(tmp_path: Path, content: bytes, expect
         read_idx(tmp_path / "x")
 
     assert str(caught.value).startswith(f"{tmp_path}/x: {expected}")
+
+
+def idx_file(path: Path, array: Any, *, zipped: bool = False) -> Path:
+    content = idx_bytes(np.asarray(array, dtype=np.uint8))
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    return path
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
+def test_a_pair_of_idx_files_of_any_names_is_labelled(
+    tmp_path: Path, shape: tuple[int, ...], zipped: bool
+) -> None:
+    array = np.arange(12).reshape(shape)
+    examples = idx_file(tmp_path / "pictures", array, zipped=zipped)
+    labels = idx_file(tmp_path / "answers.anything", [2, 0, 1], zipped=not zipped)
+
+    found = read_labelled_idx(examples, labels)
+
+    np.testing.assert_array_equal(found.examples, array)
+    assert found.labels.tolist() == [2, 0, 1]
+
+
+WIDE = b"\0\0\x0b\x01\0\0\0\x01" + (4096).to_bytes(2, "big")  # one 16-bit integer
+BELOW = b"\0\0\x09\x01\0\0\0\x01\xff"  # one signed byte
+FLOAT = b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0"  # one single-precision number
+
+
+@pytest.mark.parametrize(
+    ("examples", "labels", "complaint"),
+    [
+        (idx_bytes(np.zeros(1, np.uint8)), WIDE, r"x: expected examples of shape \[m, inputs\] or"),
+        (idx_bytes(np.zeros((1, 2), np.uint8)), WIDE, "y: expected labels, .* got 4096"),
+        (idx_bytes(np.zeros((1, 2), np.uint8)), BELOW, "y: expected labels, .* got -1"),
+        (idx_bytes(np.zeros((1, 2), np.uint8)), FLOAT, r"y: expected labels, .* got float32 of"),
+        (idx_bytes(np.zeros((2, 2), np.uint8)), BELOW, "y: expected 2 labels, .* got 1"),
+        (b"x", BELOW, "x: expected an IDX file, found other bytes"),
+        (idx_bytes(np.zeros((1, 2), np.uint8)), b"", "y: expected an IDX file, found other bytes"),
+    ],
+)
+def test_a_pair_that_does_not_fit_together_is_one_line(
+    tmp_path: Path, examples: bytes, labels: bytes, complaint: str
+) -> None:
+    (tmp_path / "x").write_bytes(examples)
+    (tmp_path / "y").write_bytes(labels)
+
+    with pytest.raises(DataError, match=complaint) as caught:
+        read_labelled_idx(tmp_path / "x", tmp_path / "y")
+
+    assert len(str(caught.value).splitlines()) == 1
 
 
 # ---- MNIST and digits ------------------------------------------------------------------------

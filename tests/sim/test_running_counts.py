@@ -198,7 +198,8 @@ def test_a_cohort_decides_as_single_devices_do(policy: Policy, admission: Admiss
         number += HORIZON
     left = [device._filter.remaining_units for device in mine]
     assert (study.value.budget_units - cohort.spent()).tolist() == left
-    assert cohort.refused().tolist() == [device.ever_covered for device in mine]
+    assert cohort.covered().tolist() == [device.ever_covered for device in mine]
+    assert cohort.refused().tolist() == [device._filter.ever_refused for device in mine]
     assert cohort.refused().sum() > 0
     assert not cohort.held().any()
 
@@ -305,7 +306,7 @@ async def halts_of_arrays() -> tuple[list[Release], Aftermath, Aftermath]:
             "cohort",
             1,
             seed=4,
-            beside={main.hash: session._cohort.refused},  # type: ignore[attr-defined]
+            beside={main.hash: session._cohort.covered},  # type: ignore[attr-defined]
         ) as halts,
     ):
         counts = await halts_counted(session, halts)
@@ -323,7 +324,7 @@ async def halts_of_processes(workers: int) -> tuple[list[Release], Aftermath, An
             workers=workers,
             companions=[(study, 4)],
         ) as session:
-            halts = session.beside[study.hash]
+            halts = session.companions[study.hash]
             counts = await halts_counted(session, halts)
             return counts, await session.finish(), halts
 

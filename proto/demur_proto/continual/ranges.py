@@ -1,7 +1,7 @@
 """What all factorisations ask of their horizon and grid."""
 
 from demur_proto.checks import check_integer
-from demur_proto.round import FINEST_COUNTING
+from demur_proto.counting_queries import FINEST_COUNTING
 from demur_proto.segments import MOST_POSITIONS
 
 

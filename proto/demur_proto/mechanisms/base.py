@@ -43,6 +43,15 @@ class Mechanism(Protocol):
     def largest(self) -> int:
         """The largest squared norm that `encode` gives."""
 
+    def sound(self, values: Values) -> Flags:
+        """Which rows of values [n, d] are valid values [n]; `encode` makes the others the reference.
+
+        Secret. A value may be that there is nothing, such as no category.
+
+        Raises:
+            ParameterError: the values are not of shape [n, d].
+        """
+
     def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
         """Device half, before the decision: values [n, d] to words, zero for the reference.
 

@@ -4,12 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
+
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.bits import BitSource
 from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
 from demur_proto.mechanisms.base import Estimate
 from demur_proto.mechanisms.frequencies import Frequencies, check_sums, check_symbol
-from demur_proto.mechanisms.symbols import encode_categories
+from demur_proto.mechanisms.symbols import check_one_column, encode_categories
 from demur_proto.noise import Sampler
 
 
@@ -48,6 +50,15 @@ class Categorical(ABC):
     def largest(self) -> int:
         """The largest charge that `encode` gives, in round weights."""
         return 1
+
+    def sound(self, values: Values) -> Flags:
+        """Every row [n]: whoever gives what is no category has none, and that is a value as well.
+
+        Raises:
+            ParameterError: the values are not of shape [n, 1].
+        """
+        check_one_column(values)
+        return np.ones(len(values), dtype=np.bool_)
 
     def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
         """Device half, before the decision: categories [n, 1] to symbols [n, 1]; see `symbols`."""

@@ -120,6 +120,18 @@ class GaussianLinear:
         """μ of one report on its own, at the full clip: C/σ_i. In view aggregate that is large."""
         return self.clip / self.share_sigma
 
+    def sound(self, values: Values) -> Flags:
+        """Which rows of values [n, d] are finite, and keep the promise of an on-grid round [n].
+
+        Raises:
+            ParameterError: the values are not of shape [n, d].
+        """
+        if self.on_grid:
+            return self._plain(values)[2]
+        self._check_shape(values)
+        finite: Flags = np.all(np.isfinite(values), axis=1)
+        return finite
+
     def encode(self, values: Values, sampler: Sampler) -> tuple[Words, Integers]:
         """Device half, before the decision: values [n, d] to the grid.
 
@@ -182,10 +194,13 @@ class GaussianLinear:
         shrunk: Flags = (words != whole).any(axis=1)
         return words, squares, shrunk
 
-    def _plain(self, values: Values) -> tuple[Words, Integers, Flags]:
-        """Words, squared norms and whether a row is used as it is; the others are zero so far."""
+    def _check_shape(self, values: Values) -> None:
         if values.ndim != 2 or values.shape[1] != self.dimension:
             raise ParameterError("values", values.shape, f"of shape [n, {self.dimension}]")
+
+    def _plain(self, values: Values) -> tuple[Words, Integers, Flags]:
+        """Words, squared norms and whether a row is used as it is; the others are zero so far."""
+        self._check_shape(values)
         radius = self.squared_radius
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.ldexp(values.astype(np.float64, copy=False), -self.grid_exponent)

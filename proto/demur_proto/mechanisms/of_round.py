@@ -1,5 +1,6 @@
 """Which mechanism a round uses, and whether the round says of it what is true."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from demur_proto.errors import ParameterError
@@ -15,6 +16,7 @@ from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding
 from demur_proto.round import (
     CountingQuery,
+    ErrorCount,
     GaussianQuery,
     Gradient,
     HaltCount,
@@ -74,7 +76,12 @@ def mechanism_of(study: Study, query: Query) -> Mechanism:
 
 def check_family(
     study: Study,
-    kind: type[Linear] | type[Gradient] | type[Prefix] | type[HaltCount] | type[Histogram],
+    kind: type[Linear]
+    | type[Gradient]
+    | type[ErrorCount]
+    | type[Prefix]
+    | type[HaltCount]
+    | type[Histogram],
 ) -> None:
     """Refuse a kind of query that the study's mechanisms are not for.
 
@@ -83,7 +90,7 @@ def check_family(
     """
     family = study.mechanism_family
     if kind is not Histogram and not family.has_linear:
-        name = kind.__name__.lower()
+        name = _NAMES[kind]
         raise ParameterError("query", name, f"a histogram, in a study of the family {family}")
     if kind is Histogram and not family.has_histograms:
         raise ParameterError("query", "histogram", f"linear, in a study of the family {family}")
@@ -207,6 +214,16 @@ def report_length_of(query: Query) -> int:
     if isinstance(query, GaussianQuery):
         return query.dimension
     return randomiser_of(query).report_length
+
+
+_NAMES: Mapping[type, str] = {
+    Linear: "linear",
+    Gradient: "gradient",
+    ErrorCount: "error count",
+    Prefix: "running count",
+    HaltCount: "running count of halts",
+    Histogram: "histogram",
+}
 
 
 def _size_of(mechanism: Categorical) -> int:

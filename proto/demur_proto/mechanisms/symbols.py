@@ -20,13 +20,22 @@ def encode_categories(values: Values, *, categories: int) -> tuple[Words, Intege
     >>> symbols.ravel().tolist(), charges.tolist()
     ([1, 0, 0], [1, 0, 0])
     """
-    if values.ndim != 2 or values.shape[1] != 1:
-        raise ParameterError("values", values.shape, "of shape [n, 1]")
+    check_one_column(values)
     with np.errstate(invalid="ignore"):
         inside = (values >= 0) & (values < categories) & (np.rint(values) == values)
     symbols: Words = np.where(inside, values, -1.0).astype(np.int64) + 1
     charges: Integers = (symbols[:, 0] > 0).astype(np.int64)
     return symbols, charges
+
+
+def check_one_column(values: Values) -> None:
+    """Refuse values that are not one number each.
+
+    Raises:
+        ParameterError: the values are not of shape [n, 1].
+    """
+    if values.ndim != 2 or values.shape[1] != 1:
+        raise ParameterError("values", values.shape, "of shape [n, 1]")
 
 
 def check_symbols(words: Words, *, categories: int) -> Integers:

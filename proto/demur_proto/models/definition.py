@@ -43,10 +43,23 @@ class Module:
     parameters: int  #: d; 1 to 2^18
 
     def __post_init__(self) -> None:
-        check_text("path", self.path, longest=200)
-        if not _PATH.fullmatch(self.path):
-            raise ParameterError("path", self.path, "package.module:name")
+        check_module_path("path", self.path)
         check_sizes(self.parameters, inputs=self.inputs, classes=self.classes)
+
+
+def check_module_path(name: str, path: object) -> None:
+    """Refuse what is not the path of a module.
+
+    Raises:
+        ParameterError: it is something else.
+
+    >>> check_module_path("path", "vision.small:Net")
+    """
+    if not isinstance(path, str):
+        raise ParameterError(name, path, "package.module:name")
+    check_text(name, path, longest=200)
+    if not _PATH.fullmatch(path):
+        raise ParameterError(name, path, "package.module:name")
 
 
 Architecture = Softmax | HiddenLayer | Module

@@ -383,6 +383,35 @@ class Gradient(_message.Message):
 Global___Gradient: _TypeAlias = Gradient  # noqa: Y015
 
 @_typing.final
+class ErrorCount(_message.Message):
+    """For how many people a model is wrong: each person's value is the share of their own examples that it
+    labels wrongly, 0 to 1, and nothing where they have none. It has sigma, grid_exponent and on_grid as
+    a linear round has, clip 1 and dimension 1.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_HASH_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    model_hash: _builtins.bytes
+    """Which model, at which parameters, as in a gradient round."""
+    parameters: _builtins.int
+    """How many parameters the model has, so that a device knows what it fetches; >= 1."""
+    def __init__(
+        self,
+        *,
+        model_hash: _builtins.bytes = ...,
+        parameters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_hash", b"model_hash", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ErrorCount: _TypeAlias = ErrorCount  # noqa: Y015
+
+@_typing.final
 class HaltCount(_message.Message):
     """A running count of the people whose device has ever answered another study with cover, with a shrunk
     answer, or by refusing a change, for any reason. It is a prefix round of that flag, with admission
@@ -437,13 +466,14 @@ class Round(_message.Message):
     PREFIX_FIELD_NUMBER: _builtins.int
     GRADIENT_FIELD_NUMBER: _builtins.int
     HALT_COUNT_FIELD_NUMBER: _builtins.int
+    ERROR_COUNT_FIELD_NUMBER: _builtins.int
     study_hash: _builtins.bytes
     """The study it belongs to: SHA-256, 32 bytes."""
     number: _builtins.int
     """1 for the first round of the study, then consecutive."""
     dimension: _builtins.int
     """Number of words of a report; >= 1. In a linear or gradient round that is the number of
-    coordinates, in a histogram it follows from the mechanism.
+    coordinates, in an error count 1, and in a histogram it follows from the mechanism.
     """
     clip: _builtins.float
     """The l2 radius that values are clipped to, data units; > 0. This and the next three are unset in a
@@ -458,15 +488,15 @@ class Round(_message.Message):
     not answers with cover. Without this promise values are rounded at random, without bias.
     """
     weight: _builtins.int
-    """What one squared word of a linear or gradient round costs, or one category of a histogram, in the
+    """What one squared word of a round with Gaussian noise costs, or one category of a histogram, in the
     study's budget units. Every device checks it by its own arithmetic: with Gaussian noise it is one
     exact integer, in a histogram at least what the category costs, and less than 1/1024 more.
     """
     word_type: Global___WordType.ValueType
     """How words are encoded."""
     answer_after_ms: _builtins.int
-    """A device sends its report this long after it received the round, and the model that a gradient
-    round names, whatever it computed and however long that took; an answer that is not ready by then is a cover report. Milliseconds.
+    """A device sends its report this long after it received the round, and the model that the round
+    names if it names one, whatever it computed and however long that took; an answer that is not ready by then is a cover report. Milliseconds.
     """
     close_unix_ms: _builtins.int
     """The collector closes the round at this time (milliseconds since 1970-01-01 UTC); 0 leaves
@@ -492,6 +522,10 @@ class Round(_message.Message):
     def halt_count(self) -> Global___HaltCount:
         """A running count of those who did not answer in full."""
 
+    @_builtins.property
+    def error_count(self) -> Global___ErrorCount:
+        """For how many people a model is wrong."""
+
     def __init__(
         self,
         *,
@@ -511,12 +545,13 @@ class Round(_message.Message):
         prefix: Global___Prefix | None = ...,
         gradient: Global___Gradient | None = ...,
         halt_count: Global___HaltCount | None = ...,
+        error_count: Global___ErrorCount | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["gradient", b"gradient", "halt_count", b"halt_count", "histogram", b"histogram", "linear", b"linear", "prefix", b"prefix", "query", b"query"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error_count", b"error_count", "gradient", b"gradient", "halt_count", b"halt_count", "histogram", b"histogram", "linear", b"linear", "prefix", b"prefix", "query", b"query"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_after_ms", b"answer_after_ms", "clip", b"clip", "close_unix_ms", b"close_unix_ms", "dimension", b"dimension", "gradient", b"gradient", "grid_exponent", b"grid_exponent", "halt_count", b"halt_count", "histogram", b"histogram", "linear", b"linear", "number", b"number", "on_grid", b"on_grid", "prefix", b"prefix", "query", b"query", "sigma", b"sigma", "study_hash", b"study_hash", "weight", b"weight", "word_type", b"word_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_after_ms", b"answer_after_ms", "clip", b"clip", "close_unix_ms", b"close_unix_ms", "dimension", b"dimension", "error_count", b"error_count", "gradient", b"gradient", "grid_exponent", b"grid_exponent", "halt_count", b"halt_count", "histogram", b"histogram", "linear", b"linear", "number", b"number", "on_grid", b"on_grid", "prefix", b"prefix", "query", b"query", "sigma", b"sigma", "study_hash", b"study_hash", "weight", b"weight", "word_type", b"word_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_query: _TypeAlias = _typing.Literal["linear", "histogram", "prefix", "gradient", "halt_count"]  # noqa: Y015
+    _WhichOneofReturnType_query: _TypeAlias = _typing.Literal["linear", "histogram", "prefix", "gradient", "halt_count", "error_count"]  # noqa: Y015
     _WhichOneofArgType_query: _TypeAlias = _typing.Literal["query", b"query"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_query) -> _WhichOneofReturnType_query | None: ...
 

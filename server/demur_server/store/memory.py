@@ -7,7 +7,7 @@ import numpy as np
 from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.release import Release
-from demur_proto.round import Gradient, Round
+from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
 from demur_server.store.base import (
@@ -75,7 +75,7 @@ class MemoryStore:
     def _named_models(self) -> set[bytes]:
         """By open rounds."""
         queries = [each.asked.value.query for each in self._rounds.values() if each.counting]
-        return {query.model_hash for query in queries if isinstance(query, Gradient)}
+        return {query.model_hash for query in queries if isinstance(query, ModelQuery)}
 
     async def add_round(
         self, asked: Defined[Round], *, sums_length: int, open_access: bool = False
@@ -92,7 +92,7 @@ class MemoryStore:
         ):
             raise StateError(f"round {number} cannot open: the study has another one")
         query = asked.value.query
-        if isinstance(query, Gradient) and query.model_hash not in self._models:
+        if isinstance(query, ModelQuery) and query.model_hash not in self._models:
             raise no_model(query.model_hash)
         counting = Counting(sums_length=sums_length)
         self._rounds[asked.hash] = _Round(asked, open_access, _totals(counting), counting)
@@ -145,7 +145,7 @@ class MemoryStore:
             kept.totals = replace(_totals(kept.counting), closed=True)
             kept.counting = None
             query = kept.asked.value.query
-            if isinstance(query, Gradient) and query.model_hash not in self._named_models():
+            if isinstance(query, ModelQuery) and query.model_hash not in self._named_models():
                 self._models.pop(query.model_hash, None)
         return _copied(kept.totals)
 

@@ -14,7 +14,7 @@ from demur_proto.arrays import Integers
 from demur_proto.definition import ROUND_TAG, STUDY_TAG, Defined, hash_definition
 from demur_proto.errors import NotFoundError, StateError, StorageError
 from demur_proto.release import Release
-from demur_proto.round import Gradient, Round
+from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import release_pb2
 from demur_server.store.base import Counted, KeptRound, Totals
@@ -133,7 +133,7 @@ def add_round(
         "checksum": checksum(asked.hash, number, sums_length, shards, open_access, False),
     }
     query = asked.value.query
-    if isinstance(query, Gradient):
+    if isinstance(query, ModelQuery):
         if find_round(sql, asked.hash) is None:
             hold_model(sql, query.model_hash)
         values["model_hash"] = query.model_hash

@@ -1,17 +1,19 @@
-"""Gradients from real devices, by way of a collector."""
+"""Gradients and counts of errors from real devices, by way of a collector."""
 
 from typing import final
 
 import numpy as np
 
 from demur_proto.arrays import Vector
-from demur_proto.asking import next_gradient
+from demur_proto.asking import next_error_count, next_gradient
 from demur_proto.definition import define_round
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.models.definition import DefinedModel
 from demur_proto.release import Release, Withheld
+from demur_proto.round import Round
 from demur_server.analyst import Analyst
+from demur_server.training.stopping import Count
 
 
 @final
@@ -49,31 +51,106 @@ class AnalystGradients:
                 get its reports in time.
             DemurError: the collector refuses, or went away.
         """
-        rounds = self._analyst.rounds
-        if number > rounds + 1:
-            raise StateError(f"step {number} cannot follow the {rounds} rounds of this study")
-        if number == rounds + 1:
+        analyst, reports, timeout_s = self._analyst, self._reports, self._timeout_s
+        if is_next(analyst, number, what="step"):
             return sums_of(
-                await self._analyst.ask_gradient(
-                    model, clip=self._clip, reports=self._reports, timeout_s=self._timeout_s
+                await analyst.ask_gradient(
+                    model, clip=self._clip, reports=reports, timeout_s=timeout_s
                 )
             )
-        study = self._analyst.study
-        asked = define_round(
-            next_gradient(
-                study, model.hash, number=number, dimension=dimension_of(model), clip=self._clip
-            )
+        asked = next_gradient(
+            analyst.study,
+            model.hash,
+            number=number,
+            dimension=dimension_of(model),
+            clip=self._clip,
         )
-        reports = study.value.minimum_cohort if self._reports is None else self._reports
-        try:
-            release = await self._analyst.close(
-                asked, after_reports=reports, timeout_s=self._timeout_s
-            )
-        except NotFoundError:
-            raise StateError(
-                f"round {number} of this study asked something else than step {number} does"
-            ) from None
+        release = await released_before(
+            analyst, asked, what="step", reports=reports, timeout_s=timeout_s
+        )
         return sums_of(release)
+
+
+@final
+class AnalystErrors:
+    """Asks the devices of another study for how many of them a model is wrong, now and then.
+
+    A round that was opened before is not asked again, as in `AnalystGradients`.
+
+    Args:
+        analyst: of a study that asks for nothing else.
+        on_grid: nobody has more than one example.
+        reports: how many to wait for; by default the study's minimum cohort.
+        timeout_s: how long to wait for them, seconds.
+    """
+
+    def __init__(
+        self,
+        analyst: Analyst,
+        *,
+        on_grid: bool = False,
+        reports: int | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        self._analyst = analyst
+        self._on_grid = on_grid
+        self._reports = reports
+        self._timeout_s = timeout_s
+
+    async def errors(self, model: DefinedModel, *, number: int, step: int) -> Count:
+        """A noisy count; see `ErrorSource`.
+
+        Raises:
+            StateError: as `AnalystGradients.gradient`.
+            DemurError: likewise.
+        """
+        analyst, reports, timeout_s = self._analyst, self._reports, self._timeout_s
+        if is_next(analyst, number, what="count"):
+            release = await analyst.ask_error_count(
+                model, on_grid=self._on_grid, reports=reports, timeout_s=timeout_s
+            )
+            return count_of(release, step=step)
+        asked = next_error_count(
+            analyst.study,
+            model.hash,
+            number=number,
+            parameters=dimension_of(model),
+            on_grid=self._on_grid,
+        )
+        release = await released_before(
+            analyst, asked, what="count", reports=reports, timeout_s=timeout_s
+        )
+        return count_of(release, step=step)
+
+
+def is_next(analyst: Analyst, number: int, *, what: str) -> bool:
+    """Whether the round of this number is still to be opened.
+
+    Raises:
+        StateError: one before it is as well.
+    """
+    rounds = analyst.rounds
+    if number > rounds + 1:
+        raise StateError(f"{what} {number} cannot follow the {rounds} rounds of this study")
+    return number == rounds + 1
+
+
+async def released_before(
+    analyst: Analyst, asked: Round, *, what: str, reports: int | None, timeout_s: float
+) -> Release:
+    """The release of a round that was opened before; it is closed, once it has its reports.
+
+    Raises:
+        StateError: the round of this number asked something else, or did not get its reports in time.
+        DemurError: the collector refuses, or went away.
+    """
+    wanted = analyst.study.value.minimum_cohort if reports is None else reports
+    try:
+        return await analyst.close(define_round(asked), after_reports=wanted, timeout_s=timeout_s)
+    except NotFoundError:
+        raise StateError(
+            f"round {asked.number} of this study asked something else than {what} {asked.number} does"
+        ) from None
 
 
 def sums_of(release: Release) -> Vector:
@@ -86,3 +163,17 @@ def sums_of(release: Release) -> Vector:
         raise StateError(f"round {release.number} has no sum: only {release.reports} reports came")
     sums: Vector = np.array(release.estimate, dtype=np.float64)
     return sums
+
+
+def count_of(release: Release, *, step: int) -> Count:
+    """The noisy count that a release publishes.
+
+    Args:
+        release: of an error count.
+        step: after which it was asked.
+
+    Raises:
+        StateError: it was withheld.
+    """
+    (value,) = sums_of(release)
+    return Count(step=step, value=float(value), standard_error=release.standard_error_at(0))

@@ -1,6 +1,6 @@
-"""Counts beside a training: of errors, and of people who ran out, each a study of its own.
+"""Counts of people who ran out beside a training, a study of its own.
 
-At either fidelity they are asked of arrays in this process; no message has them yet.
+They are asked of arrays in this process; no message has them yet.
 """
 
 import math
@@ -13,15 +13,11 @@ import numpy as np
 from demur_proto.arrays import Flags, Values
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round
-from demur_proto.gradients import model_of
 from demur_proto.mechanisms.of_round import mechanism_for
-from demur_proto.models.definition import DefinedModel, ModelDefinition
-from demur_proto.models.examples import Examples
 from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_server.training.stopping import Count
 from demur_sim.cohort import Cohort
-from demur_sim.labelled_people import LabelledPeople
 from demur_sim.populations import Population, bounds
 from demur_sim.scenario import Refusal
 from demur_sim.training.source import (
@@ -105,76 +101,8 @@ class _Counter:
 
 
 @final
-class ErrorCounter:
-    """Counts for how many people a model is wrong: of each, the share of their examples that are.
-
-    Args:
-        study: its own, with a budget for all counts.
-        people: in the order in which they were dealt to devices.
-        seed: its own.
-        pool: of threads.
-        threads: how many.
-        on_grid: nobody has more than one example.
-    """
-
-    def __init__(
-        self,
-        study: Defined[Study],
-        people: LabelledPeople,
-        *,
-        seed: int,
-        pool: ThreadPoolExecutor,
-        threads: int,
-        on_grid: bool,
-    ) -> None:
-        self._people = people
-        self._counter = _Counter(
-            study,
-            "errors",
-            devices=people.devices,
-            seed=seed,
-            pool=pool,
-            threads=threads,
-            on_grid=on_grid,
-        )
-        self._examples: Examples | None = None
-
-    @property
-    def over_budget(self) -> int:
-        """How many devices spent more than they may: none."""
-        return self._counter.over_budget
-
-    async def errors(self, model: DefinedModel, *, number: int, step: int) -> Count:
-        """A noisy count; see `ErrorSource`."""
-        await anyio.lowlevel.checkpoint()
-        values = self.shares(model.value)
-        return self._counter.count(values, number=number, step=step)
-
-    def shares(self, model: ModelDefinition) -> Values:
-        """Of each person's examples, the share for which a model is wrong [n, 1]. Secret."""
-        if self._examples is None:
-            everyone = slice(0, self._people.devices)
-            self._examples = self._people.examples(model.features, everyone)
-        mine = self._examples
-        wrong = model_of(model).errors(model.theta, mine.inputs, mine.labels)
-        before = np.concatenate([[0], np.cumsum(wrong)])
-        number = np.diff(mine.people)
-        shares: Values = np.diff(before[mine.people]) / np.maximum(number, 1)
-        return shares[:, None]
-
-    def snapshot(self) -> DeviceState:
-        """Everyone's filter of this study."""
-        return snapshot_of(self._counter.cohort)
-
-    def restore(self, state: DeviceState, *, number: int) -> None:
-        """Everyone's filter as it was after so many counts."""
-        restore_into(self._counter.cohort, state)
-        self._counter.rounds = number
-
-
-@final
 class HaltCounter:
-    """A running count of the people whose gradient was ever shrunk or refused.
+    """A running count of the people who ever gave less than their gradient: see `Device.ever_covered`.
 
     A person says 1 in the first count after that happened and 0 in every other one, so that nobody
     pays more than once. The flag follows from a device's own filter and is as secret as that.
@@ -220,7 +148,7 @@ class HaltCounter:
     async def halts(self, *, number: int, step: int) -> Count:
         """The noisy running count; see `HaltSource`."""
         await anyio.lowlevel.checkpoint()
-        now = self._source.refused()
+        now = self._source.covered()
         changes: Values = (now & ~self._told).astype(np.float64)[:, None]
         change = self._counter.count(changes, number=number, step=step)
         self._told = now

@@ -37,9 +37,17 @@ class FloatSource:
         """Who was refused or shrunk so far [devices]."""
         return self._cohort.refused.copy()
 
+    def covered(self) -> Flags:
+        """Who ever gave less than their gradient so far [devices]."""
+        return self._cohort.covered.copy()
+
     def snapshot(self) -> DeviceState:
         """Everyone's filter."""
-        return {"spent": self._cohort.spent, "refused": self._cohort.refused}
+        return {
+            "spent": self._cohort.spent,
+            "refused": self._cohort.refused,
+            "covered": self._cohort.covered,
+        }
 
     def restore(self, state: DeviceState, *, number: int) -> None:
         """Everyone's filter as it was after so many rounds.
@@ -48,7 +56,8 @@ class FloatSource:
             DataError: the state is not that of these people.
         """
         try:
-            self._cohort.restore(spent=state["spent"], refused=state["refused"], rounds=number)
+            kept = {name: state[name] for name in ("spent", "refused", "covered")}
+            self._cohort.restore(**kept, rounds=number)
         except (KeyError, ParameterError) as error:
             raise DataError(f"the checkpoint does not hold these devices: {error}") from None
 

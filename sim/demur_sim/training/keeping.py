@@ -12,11 +12,11 @@ from demur_server.training.checkpoints import Checkpoint
 from demur_server.training.trainer import TrainingState
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.seeds import Purpose, seed_of
-from demur_sim.training.counting import ErrorCounter, HaltCounter
+from demur_sim.training.counting import HaltCounter
 from demur_sim.training.design import Design
+from demur_sim.training.error_counts import SimulatedErrors
 from demur_sim.training.opening import How
 from demur_sim.training.people import Task
-from demur_sim.training.scenario import TrainingScenario
 from demur_sim.training.source import DeviceState, TrainingSource
 
 Progress = Callable[[TrainingState, float], None]  # after a step, with the accuracy on the tests
@@ -29,31 +29,21 @@ class Run:
     task: Task
     source: TrainingSource
     progress: Progress | None
-    errors: ErrorCounter | None = None
+    errors: SimulatedErrors | None = None
     halts: HaltCounter | None = None
     keep: Callable[[TrainingState], None] | None = None
     expected: TrainingState | None = None  # what a replay has to come to
     accuracies: list[float] = field(default_factory=list)
     actives: list[int] = field(default_factory=list)
 
-    def open_counters(
+    def open_halts(
         self,
-        scenario: TrainingScenario,
         designed: Design,
         people: LabelledPeople,
         how: How,
         pool: ThreadPoolExecutor,
     ) -> None:
-        """The studies of counts, each with streams of its own."""
-        if designed.errors is not None:
-            self.errors = ErrorCounter(
-                designed.errors,
-                people,
-                seed=seed_of(how.seed, Purpose.COUNTS, 1),
-                pool=pool,
-                threads=how.workers,
-                on_grid=scenario.data.per_person == 1,
-            )
+        """The study of people who ran out, with streams of its own."""
         if designed.halts is not None:
             self.halts = HaltCounter(
                 designed.halts,

@@ -1,4 +1,4 @@
-"""Opening a source of gradients: by arithmetic, and by fidelity."""
+"""Opening sources of gradients and of counts of errors: by arithmetic, and by fidelity."""
 
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +12,13 @@ from demur_sim.process_session import process_session
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal
+from demur_sim.seeds import Purpose, seed_of
 from demur_sim.session import Fidelity
 from demur_sim.training.design import Design
+from demur_sim.training.error_counts import CohortErrors, ProcessErrors, SimulatedErrors
 from demur_sim.training.float_source import FloatSource
 from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import Algorithm, Arithmetic
+from demur_sim.training.scenario_parts import Algorithm, Arithmetic, Net
 from demur_sim.training.source import CohortSource, ProcessSource, TrainingSource
 
 
@@ -42,6 +44,11 @@ class How:
         if scenario.noise is not Noise.SHARES:
             expected = f"{Noise.SHARES}: processes send real reports"
             raise ParameterError("noise", str(scenario.noise), expected)
+        if scenario.model.architecture is Net.MODULE:
+            expected = (
+                "softmax or hidden_layer in processes: devices compute no modules by their path"
+            )
+            raise ParameterError("model.architecture", "module", expected)
         if scenario.counts.halts:
             expected = "0 in processes: only the fidelity cohort can ask for them so far"
             raise ParameterError("counts.halts", scenario.counts.halts, expected)
@@ -107,3 +114,54 @@ async def open_source(
         collector_port=how.collector_port,
     ) as session:
         yield ProcessSource(session, clip=scenario.clip)
+
+
+@asynccontextmanager
+async def open_errors(
+    scenario: TrainingScenario,
+    design: Design,
+    people: LabelledPeople,
+    how: How,
+    pool: ThreadPoolExecutor,
+    *,
+    beside: TrainingSource,
+) -> AsyncIterator[SimulatedErrors | None]:
+    """The same people in the study of errors, for as long as the block lasts; None: it has none.
+
+    Args:
+        scenario: what to train.
+        design: its studies.
+        people: in the order in which they were dealt to devices.
+        how: seed, fidelity and workers.
+        pool: of threads.
+        beside: the source of the gradients, whose collector has this study as well.
+
+    Raises:
+        ConnectionLost: a process of the simulation stopped.
+    """
+    study = design.errors
+    if study is None:
+        yield None
+        return
+    on_grid = scenario.data.per_person == 1
+    seed = seed_of(how.seed, Purpose.COUNTS, 1)
+    if not isinstance(beside, ProcessSource):
+        yield CohortErrors(
+            study, people, seed=seed, pool=pool, threads=how.workers, on_grid=on_grid
+        )
+        return
+    questions = Questions(
+        population=people,
+        clip=1.0,
+        on_grid=on_grid,
+        grid_exponent=study.value.base_grid_exponent,
+    )
+    async with process_session(
+        study,
+        questions,
+        seed=seed,
+        refusal=Refusal.COVER,
+        workers=how.workers,
+        beside=beside.session,
+    ) as session:
+        yield ProcessErrors(session, on_grid=on_grid)

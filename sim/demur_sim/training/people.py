@@ -9,7 +9,6 @@ import numpy as np
 
 from demur_proto.arrays import Integers, Values, Vector
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.gradients import model_of
 from demur_proto.models.base import Model
 from demur_proto.models.definition import FEATURES, Architecture, Features, ModelDefinition
 from demur_proto.models.hidden_layer import HiddenLayer
@@ -18,12 +17,15 @@ from demur_sim.datasets.dealing import deal_equally, deal_skewed
 from demur_sim.datasets.digits import load_digits
 from demur_sim.datasets.labelled import Labelled, LabelledData
 from demur_sim.datasets.labelled_csv import read_labelled_csv
+from demur_sim.datasets.labelled_idx import read_labelled_idx
 from demur_sim.datasets.labelled_npz import read_labelled_npz
 from demur_sim.datasets.mnist import load_mnist
 from demur_sim.labelled_people import LabelledPeople
+from demur_sim.learners import Learners
 from demur_sim.seeds import Purpose, stream
+from demur_sim.torch_models import module_of
 from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import DIGITS, MNIST, Net, Source
+from demur_sim.training.scenario_parts import DIGITS, MNIST, NPZ, Net, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,12 +38,13 @@ class Task:
     inputs: Values = field(repr=False)  #: to test on, as the model sees them [m, inputs]
     labels: Integers = field(repr=False)  #: [m]
     data_sha256: str  #: of all examples and who owns them
+    learners: Learners = field(default_factory=Learners, repr=False)
 
     @property
     def learner(self) -> Model:
         """What computes the gradients."""
         zero = np.zeros(self.architecture.parameters)
-        return model_of(
+        return self.learners.of(
             ModelDefinition(architecture=self.architecture, features=self.features, theta=zero)
         )
 
@@ -56,7 +59,8 @@ def task_of(scenario: TrainingScenario) -> Task:
 
     Raises:
         DataError: data cannot be read, are not those whose hash was given, or are not finite.
-        ParameterError: the scenario does not fit them.
+        ParameterError: the scenario does not fit them, or there is no such module.
+        UnsupportedError: its model is a module of torch, which is not installed.
     """
     data = _held_out(_load(scenario.data), scenario.data)
     for name, part in (("train", data.train), ("test", data.test)):
@@ -90,15 +94,19 @@ def _load(source: Source) -> LabelledData:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
         if found != source.sha256:
             raise DataError(f"{path}: expected SHA-256 {source.sha256}, found {found}")
-    if path.suffix == ".npz":
+    if source.labels is None and source.source.endswith(NPZ):
         return read_labelled_npz(path)
-    train = read_labelled_csv(path, label=source.label)
-    test = (
-        train.split(0, np.random.default_rng(0))[1]
-        if source.test is None
-        else read_labelled_csv(source.test, label=source.label)
-    )
-    return _together(path.stem, train, test)
+    train = _read(source, source.source, source.labels)
+    if source.test is None:
+        return _together(path.stem, train, train.split(0, np.random.default_rng(0))[1])
+    return _together(path.stem, train, _read(source, source.test, source.test_labels))
+
+
+def _read(source: Source, examples: str, labels: str | None) -> Labelled:
+    """Examples of a CSV file, or of an IDX file with its labels."""
+    if source.is_csv or labels is None:
+        return read_labelled_csv(examples, label=source.label)
+    return read_labelled_idx(examples, labels)
 
 
 def _held_out(data: LabelledData, source: Source) -> LabelledData:
@@ -165,6 +173,12 @@ def _map_of(scenario: TrainingScenario, train: Labelled) -> Features | None:
 def _architecture(scenario: TrainingScenario, *, inputs: int, classes: int) -> Architecture:
     if scenario.model.architecture is Net.SOFTMAX:
         return Softmax(inputs=inputs, classes=classes)
+    if scenario.model.architecture is Net.MODULE:
+        try:
+            return module_of(str(scenario.model.module), inputs=inputs, classes=classes)
+        except ParameterError as error:
+            shown = "model.module" if error.name == "path" else f"{error.name} of model.module"
+            raise ParameterError(shown, error.value, error.expected) from None
     return HiddenLayer(inputs=inputs, hidden=scenario.model.hidden, classes=classes)
 
 

@@ -21,8 +21,9 @@ from demur_sim.seeds import Purpose, stream
 from demur_sim.session import Fidelity
 from demur_sim.simulation import hands
 from demur_sim.training.design import design
+from demur_sim.training.error_counts import overspent
 from demur_sim.training.keeping import Progress, Run
-from demur_sim.training.opening import How, open_source
+from demur_sim.training.opening import How, open_errors, open_source
 from demur_sim.training.people import task_of
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.scenario import TrainingScenario
@@ -125,9 +126,12 @@ async def train_scenario(
     if scenario.shuffle:
         people = people.shuffled(stream(seed, Purpose.DEALING))
     with ThreadPoolExecutor(how.workers) as pool:
-        async with open_source(scenario, designed, people, how, pool) as source:
-            run = Run(task=task, source=source, progress=progress)
-            run.open_counters(scenario, designed, people, how, pool)
+        async with (
+            open_source(scenario, designed, people, how, pool) as source,
+            open_errors(scenario, designed, people, how, pool, beside=source) as errors,
+        ):
+            run = Run(task=task, source=source, progress=progress, errors=errors)
+            run.open_halts(designed, people, how, pool)
             if kept is not None and source.replays:
                 run.expected = kept.state
             elif kept is not None:
@@ -140,13 +144,16 @@ async def train_scenario(
                 settings,
                 state,
                 source,
-                errors=run.errors,
+                errors=errors,
                 halts=run.halts,
                 after=run.after,
             )
+            over = 0
+            if errors is not None and designed.errors is not None:
+                over += overspent(await errors.finish(), designed.errors.value)
             ending = await source.finish()
-    over = int(np.count_nonzero(ending.spent > designed.study.value.budget_units))
-    over += sum(each.over_budget for each in (run.errors, run.halts) if each is not None)
+    over += overspent(ending.spent, designed.study.value)
+    over += 0 if run.halts is None else run.halts.over_budget
     if over:
         raise StateError(f"{over} budgets were overspent; this is a bug")
     return TrainingResult(

@@ -140,7 +140,7 @@ _KEYS += [*(f"{name}.{item.name}" for name, item in _INNER), "features.*"]
 _NUMERIC = [item.name for item in _PLAIN if isinstance(item.default, int | float)]
 _NUMERIC += [f"{name}.{item.name}" for name, item in _INNER if item.type in (int, float)]
 _NUMERIC += ["optimiser.last_rate"]
-_PATHS = ("data.source", "data.folder", "data.test")
+_PATHS = ("data.source", "data.folder", "data.test", "data.labels", "data.test_labels")
 
 
 def list_training_scenarios() -> list[tuple[str, str]]:

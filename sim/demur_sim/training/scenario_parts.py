@@ -5,10 +5,12 @@ from enum import StrEnum
 
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
+from demur_proto.models.definition import check_module_path
 from demur_server.training.optimisers import MOST_STEPS, check_share
 from demur_sim.populations import MOST_DEVICES
 
 DIGITS, MNIST = "digits", "mnist"  #: data with a name
+NPZ, CSV = (".npz",), (".csv", ".csv.gz")  #: how files of these kinds end
 
 
 class Algorithm(StrEnum):
@@ -46,6 +48,7 @@ class Net(StrEnum):
 
     SOFTMAX = "softmax"
     HIDDEN_LAYER = "hidden_layer"
+    MODULE = "module"  #: of torch, by its import path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +59,13 @@ class Source:
         ParameterError: a field is outside its range.
     """
 
-    source: str = DIGITS  #: "digits", "mnist", or the path of a .npz or .csv file
+    source: str = DIGITS  #: "digits", "mnist", or the path of a .npz, .csv or IDX file
     folder: str | None = None  #: of MNIST's files; None: what DEMUR_DATA names
-    test: str | None = None  #: path of the examples to test on, for a .csv
+    test: str | None = None  #: path of the examples to test on, for a .csv or IDX file
     label: str | None = None  #: column with the label, in a .csv; None: the last
-    sha256: str | None = None  #: of the file; None: any
+    labels: str | None = None  #: path of the labels, for an IDX file, which is one by that
+    test_labels: str | None = None  #: path of the labels to test on, likewise
+    sha256: str | None = None  #: of the file `source`; None: any
     people: int = 0  #: only so many, those with the first examples; 0: everyone
     per_person: int = 1  #: examples that each person owns
     alpha: float = 0.0  #: of the Dirichlet law of favourite labels; 0: nobody has any
@@ -68,7 +73,7 @@ class Source:
     seed: int = 0  #: of who owns what, and of what is held out
 
     def __post_init__(self) -> None:
-        for name in ("source", "folder", "test", "label"):
+        for name in ("source", "folder", "test", "label", "labels", "test_labels"):
             if name == "source" or getattr(self, name) is not None:
                 check_text(f"data.{name}", getattr(self, name), longest=4096)
         digits = self.sha256
@@ -82,23 +87,40 @@ class Source:
         check_integer("data.seed", self.seed, 0)
         if self.alpha != 0:
             check_positive("data.alpha", self.alpha)
+        self._check_files()
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether `source` is the path of a CSV file."""
+        return self.labels is None and self.source.endswith(CSV)
+
+    def _check_files(self) -> None:
+        """Refuse keys that belong to another kind of source, and a source of no kind."""
         named = self.source in (DIGITS, MNIST)
-        for name, given in (
-            ("folder", self.folder is not None and self.source != MNIST),
-            ("test", self.test is not None and not self.source.endswith(".csv")),
-            ("label", self.label is not None and not self.source.endswith(".csv")),
-            ("sha256", self.sha256 is not None and named),
+        idx = self.labels is not None
+        for name, belongs in (
+            ("labels", not named),
+            ("folder", self.source == MNIST),
+            ("test", idx or self.is_csv),
+            ("test_labels", idx and self.test is not None),
+            ("label", self.is_csv),
+            ("sha256", not named),
         ):
-            if given:
-                raise ParameterError(
-                    f"data.{name}", getattr(self, name), f"left out for {self.source}"
-                )
-        if not named and not self.source.endswith((".npz", ".csv")):
-            raise ParameterError(
-                "data.source", self.source, "digits, mnist, or the path of a .npz or .csv file"
+            if getattr(self, name) is not None and not belongs:
+                why = " without data.test" if name == "test_labels" and idx else ""
+                expected = f"left out for {self.source}{why}"
+                raise ParameterError(f"data.{name}", getattr(self, name), expected)
+        if not named and not idx and not self.source.endswith((*NPZ, *CSV)):
+            expected = (
+                "digits, mnist, the path of a .npz or .csv file, or that of an IDX file with its "
+                "labels in data.labels"
             )
-        if self.source.endswith(".csv") and self.test is None and not self.held_out:
-            raise ParameterError("data.test", None, "given for a .csv, or data.held_out instead")
+            raise ParameterError("data.source", self.source, expected)
+        if (idx or self.is_csv) and self.test is None and not self.held_out:
+            kind = "an IDX file" if idx else "a .csv"
+            raise ParameterError("data.test", None, f"given for {kind}, or data.held_out instead")
+        if idx and self.test is not None and self.test_labels is None:
+            raise ParameterError("data.test_labels", None, "given together with data.test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +132,16 @@ class Learner:
     """
 
     architecture: Net = Net.SOFTMAX
-    hidden: int = 0  #: units of the hidden layer; 0 for softmax
+    hidden: int = 0  #: units of the hidden layer; 0 for others
+    module: str | None = None  #: of torch, package.module:name; for `module` alone
 
     def __post_init__(self) -> None:
         choose(self, "model", "architecture", Net)
+        if self.architecture is Net.MODULE:
+            check_module_path("model.module", self.module)
+        elif self.module is not None:
+            expected = "left out, or given with model.architecture = module"
+            raise ParameterError("model.module", self.module, expected)
         least = 1 if self.architecture is Net.HIDDEN_LAYER else 0
         check_integer("model.hidden", self.hidden, least, (1 << 18) if least else 0)
 

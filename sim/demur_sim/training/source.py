@@ -53,6 +53,9 @@ class TrainingSource(Protocol):
     def refused(self) -> Flags:
         """Simulator's truth: who was refused or shrunk so far [devices]."""
 
+    def covered(self) -> Flags:
+        """Simulator's truth: who ever gave less than their gradient so far [devices]."""
+
     def snapshot(self) -> DeviceState:
         """What the devices know, for a checkpoint."""
 
@@ -125,6 +128,10 @@ class CohortSource:
         """Who was refused or shrunk so far [devices]."""
         return self._cohort.refused()
 
+    def covered(self) -> Flags:
+        """Who ever gave less than their gradient so far [devices]."""
+        return self._cohort.covered()
+
     def snapshot(self) -> DeviceState:
         """Everyone's filter."""
         return snapshot_of(self._cohort)
@@ -150,19 +157,19 @@ class ProcessSource:
     replays = True
 
     def __init__(self, session: ProcessSession, *, clip: float) -> None:
-        self._session = session
+        self.session = session
         self._clip = clip
 
     @property
     def active(self) -> int:
         """How many were neither refused nor shrunk so far."""
-        after = self._session.refused_after
-        return self._session.devices - (after[-1] if after else 0)
+        after = self.session.refused_after
+        return self.session.devices - (after[-1] if after else 0)
 
     async def gradient(self, model: DefinedModel, *, number: int) -> Vector:
         """The noisy sum of clipped gradients [d]; see `TrainingSource`."""
-        check_next(number, len(self._session.refused_after))
-        return sums_of(await self._session.ask_gradient(model.value, clip=self._clip))
+        check_next(number, len(self.session.refused_after))
+        return sums_of(await self.session.ask_gradient(model.value, clip=self._clip))
 
     def refused(self) -> Flags:
         """Refuse: while it runs, only the workers know.
@@ -171,6 +178,14 @@ class ProcessSource:
             StateError: always.
         """
         raise StateError("while processes run, only they know who was refused")
+
+    def covered(self) -> Flags:
+        """Refuse, as `refused` does.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError("while processes run, only they know who gave less than their gradient")
 
     def snapshot(self) -> DeviceState:
         """Nothing: a device's state never leaves its process."""
@@ -186,7 +201,7 @@ class ProcessSource:
 
     async def finish(self) -> Ending:
         """What only a simulator knows."""
-        aftermath = await self._session.finish()
+        aftermath = await self.session.finish()
         return Ending(
             spent=aftermath.spent, refused=aftermath.refused, peak_rss_mb=aftermath.peak_rss_mb
         )
@@ -204,7 +219,7 @@ def check_next(number: int, rounds: int) -> None:
 
 def snapshot_of(cohort: Cohort) -> dict[str, npt.NDArray[np.generic]]:
     """Everyone's filter in a cohort."""
-    return {"spent": cohort.spent(), "refused": cohort.refused()}
+    return {"spent": cohort.spent(), "refused": cohort.refused(), "covered": cohort.covered()}
 
 
 def restore_into(cohort: Cohort, state: DeviceState) -> None:
@@ -214,7 +229,8 @@ def restore_into(cohort: Cohort, state: DeviceState) -> None:
         DataError: the state is not that of so many devices.
     """
     refused = cohort.refused()
-    for name, kind in (("spent", np.int64), ("refused", np.bool_)):
+    kinds = {"spent": np.int64, "refused": np.bool_, "covered": np.bool_}
+    for name, kind in kinds.items():
         if name not in state or state[name].shape != refused.shape or state[name].dtype != kind:
             raise DataError(f"the checkpoint has no {name} of {len(refused)} devices")
     start = 0
@@ -222,4 +238,5 @@ def restore_into(cohort: Cohort, state: DeviceState) -> None:
         stop = start + len(block.refused)
         block.remaining[:] = cohort.study.value.budget_units - state["spent"][start:stop]
         block.refused[:] = state["refused"][start:stop]
+        block.covered[:] = state["covered"][start:stop]
         start = stop

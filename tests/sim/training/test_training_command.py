@@ -18,6 +18,7 @@ import pytest
 from demur_proto.models.definition import read_model
 from demur_sim.cli import main
 from demur_sim.datasets.digits import load_digits
+from demur_sim.datasets.idx import idx_bytes
 
 TINY = [
     *("--set", "data.people=100", "--set", "budget=3", "--set", "steps=4"),
@@ -186,7 +187,12 @@ def test_a_scenario_of_the_other_kind_is_named_as_such(capsys: pytest.CaptureFix
         ("epsilon=0", "epsilon in --set must be a finite number > 0, got 0"),
         ("algorithm=sgd", "must be private-gd or filtered-gd, got 'sgd'"),
         ("algorithm=private-gd", "steps in --set must be at most the budget, 3, in private-gd"),
-        ("model.architecture=tree", "must be softmax or hidden_layer, got 'tree'"),
+        ("model.architecture=tree", "must be softmax or hidden_layer or module, got 'tree'"),
+        (
+            "model.architecture=module",
+            "model.module in digits must be package.module:name, got None",
+        ),
+        ("model.module=torch_kit:small_chain", "or given with model.architecture = module"),
         ("model.hidden=3", "model.hidden in --set must be an integer >= 0 and <= 0, got 3"),
         ("features.map=edges", "oriented_gradients or whitened_gradients, got 'edges'"),
         ("features.cells=2", "must be one of bins, block, cap, cell, map"),
@@ -197,7 +203,9 @@ def test_a_scenario_of_the_other_kind_is_named_as_such(capsys: pytest.CaptureFix
         ("counts.every=2", "counts.every in --set must be given together with counts.errors"),
         ("counts.every=9", "counts.every"),
         ("counts.patience=2", "counts.errors"),
-        ("data.source=mine.txt", "must be digits, mnist, or the path of a .npz or .csv file"),
+        ("data.source=mine.txt", "must be digits, mnist, the path of a .npz or .csv file, or"),
+        ("data.labels=mine", "data.labels in --set must be left out for digits, got 'mine'"),
+        ("data.test_labels=mine", "data.test_labels in --set must be left out for digits"),
         ("data.people=7501", "data.people must be at most 7500, all there are, got 7501"),
         ("data.alpha=-1", "data.alpha in --set must be a finite number > 0"),
         ("data.held_out=7500", "data.held_out must be fewer than the examples, 7500"),
@@ -269,6 +277,76 @@ def test_a_csv_trains_with_a_hidden_layer(
     assert main(own(path, "--set", "data.held_out=4", "--set", "data.label=kind", *hidden)) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["devices"], summary["parameters"]) == (8, 3 * 3 + 4 * 2)
+
+
+def save_idx(folder: Path, *, suffix: str = "") -> Path:
+    """Twenty images to learn from, and six to test on; the first is the path of the images."""
+    rng = np.random.default_rng(1)
+    for part, number in (("some", 20), ("test", 6)):
+        images = idx_bytes(rng.integers(0, 256, (number, 4, 4)).astype(np.uint8))
+        labels = idx_bytes((np.arange(number) % 3).astype(np.uint8))
+        for what, content in (("images", images), ("labels", labels)):
+            written = gzip.compress(content) if suffix else content
+            (folder / f"{part}-{what}{suffix}").write_bytes(written)
+    return folder / f"some-images{suffix}"
+
+
+def of_idx(suffix: str, *names: str) -> list[str]:
+    """What names the other files of a pair, in a file or on the command line."""
+    files = {"labels": "some-labels", "test": "test-images", "test_labels": "test-labels"}
+    return [f'{name} = "{files[name]}{suffix}"' for name in names]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_any_pair_of_idx_files_trains(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save_idx(tmp_path, suffix=suffix)
+    command = own(path, "--set", "features.map=pixels")
+    toml = Path(command[1])
+    lines = of_idx(suffix, "labels", "test", "test_labels")
+    toml.write_text(toml.read_text() + "\n".join(lines) + "\n")
+
+    assert main(command) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["devices"], summary["parameters"], summary["tested"]) == (20, 51, 6)
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "message"),
+    [
+        ((), [], "or that of an IDX file with its labels in data.labels, got '"),
+        (("labels",), [], "data.test in own.toml must be given for an IDX file"),
+        (("labels", "test"), [], "data.test_labels in own.toml must be given together with data"),
+        (("labels", "test_labels"), ["data.held_out=3"], "left out for "),
+        (("labels",), ["data.held_out=3", "data.label=kind"], "data.label in --set must be left"),
+        (("labels",), ["data.held_out=3", "data.folder=x"], "data.folder in --set must be left"),
+    ],
+)
+def test_idx_files_that_are_named_by_half_are_one_line(
+    names: tuple[str, ...],
+    more: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sets = [each for one in more for each in ("--set", one)]
+    command = own(save_idx(tmp_path), *sets)
+    toml = Path(command[1])
+    toml.write_text(toml.read_text() + "\n".join(of_idx("", *names)) + "\n")
+
+    said = fails(capsys, *command).replace(f"{tmp_path}/", "")
+
+    assert message in said
+
+
+def test_a_gzipped_csv_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.csv.gz"
+    rows = [f"{x},{(x * 7) % 5},{x % 2}" for x in range(12)]
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+
+    assert main(own(path, "--set", "data.held_out=4")) == 0
+    assert json.loads(capsys.readouterr().out)["devices"] == 8
 
 
 @pytest.mark.parametrize(

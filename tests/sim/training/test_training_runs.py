@@ -11,9 +11,11 @@ import pytest
 
 from demur_proto.conversions import gdp_delta
 from demur_proto.errors import DataError, ParameterError, StateError
+from demur_proto.gradients import inputs_of
 from demur_proto.study import Measure, View
 from demur_server.training import checkpoints
 from demur_server.training.trainer import TrainingState
+from demur_sim.training.people import task_of
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.run import run_training, train_scenario
 from demur_sim.training.scenario import TrainingScenario
@@ -39,6 +41,7 @@ SMALL = TrainingScenario(
     optimiser=Descent(rate=20.0, momentum=0.5),
     average=Averages(kind=Average.TAIL),
 )
+WITH_ERRORS = replace(SMALL, counts=Counts(every=2, errors=0.1), epsilon=4.0)
 COUNTED = replace(SMALL, counts=Counts(every=2, errors=0.1, halts=0.1, most_halts=1.0), epsilon=4.0)
 FEW = replace(COUNTED, data=Source(people=300))
 
@@ -58,7 +61,7 @@ def run() -> Run:
     async def once(fidelity: str, workers: int) -> TrainingResult:
         key = (fidelity, workers)
         if key not in results:
-            results[key] = await trained(fidelity=fidelity, workers=workers)
+            results[key] = await trained(WITH_ERRORS, fidelity=fidelity, workers=workers)
         return results[key]
 
     return once
@@ -72,6 +75,9 @@ async def test_the_same_seed_trains_the_same_model(run: Run, fidelity: str, work
 
     assert other.theta_sha256 == arrays.theta_sha256
     assert other.accuracies.tolist() == arrays.accuracies.tolist()
+    # So do counts of errors, which decide which model is the final one.
+    assert other.state.errors == arrays.state.errors
+    assert [count.step for count in arrays.state.errors] == [2, 4, 6]
     # What only a simulator knows is the same too.
     assert other.actives.tolist() == arrays.actives.tolist()
     np.testing.assert_array_equal(other.ending.spent, arrays.ending.spent)
@@ -88,7 +94,9 @@ async def test_features_that_are_fitted_are_the_same_in_every_process() -> None:
 
 
 async def test_another_seed_trains_another_model(run: Run) -> None:
-    assert (await trained(seed=1)).theta_sha256 != (await run("cohort", 1)).theta_sha256
+    assert (await trained(WITH_ERRORS, seed=1)).theta_sha256 != (
+        await run("cohort", 1)
+    ).theta_sha256
 
 
 async def test_nobody_spends_more_than_their_budget_and_many_spend_all_of_it(run: Run) -> None:
@@ -219,6 +227,17 @@ async def test_the_printed_promise_adds_every_reserved_budget(whole: TrainingRes
     assert "What was tried in order to choose the settings" in result.statement
 
 
+async def test_a_count_of_errors_is_near_the_truth() -> None:
+    result = await trained(replace(WITH_ERRORS, steps=2, epsilon=50.0))
+
+    task = task_of(result.scenario)
+    inputs = inputs_of(task.features, task.people.data)
+    truth = np.count_nonzero(task.learner.errors(result.theta, inputs, task.people.labels))
+    (count,) = result.state.errors
+    assert abs(count.value - truth) <= 5 * count.standard_error  # 5 sigma
+    assert 5 * count.standard_error < truth / 2
+
+
 async def test_the_best_model_that_was_counted_is_the_model() -> None:
     scenario = replace(
         FEW, optimiser=Descent(rate=1e6), average=Averages(), counts=Counts(every=1, errors=0.9)
@@ -304,9 +323,16 @@ async def test_arrays_go_on_where_they_died_between_a_step_and_its_checkpoint(
     assert_same(resumed, whole)
 
 
-async def test_processes_answer_again_and_come_to_the_same_model(tmp_path: Path) -> None:
-    counts = Counts(every=1, errors=0.2)
-    scenario = replace(SMALL, data=Source(people=200), steps=3, counts=counts)
+async def test_processes_answer_again_and_come_to_the_same_model_and_the_same_end(
+    tmp_path: Path,
+) -> None:
+    scenario = replace(
+        SMALL,
+        data=Source(people=200),
+        epsilon=50.0,
+        optimiser=Descent(rate=1e-9),  # nothing is ever learned
+        counts=Counts(every=1, errors=0.9, patience=2, margin=50.0),
+    )
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(Killed):
         await trained(scenario, checkpoint=path, progress=killed_after(2))
@@ -314,6 +340,7 @@ async def test_processes_answer_again_and_come_to_the_same_model(tmp_path: Path)
     resumed = await trained(scenario, checkpoint=path, resume=True, fidelity="processes")
 
     assert_same(resumed, await trained(scenario))
+    assert (resumed.steps, resumed.state.ended) == (3, "errors have not become fewer")
 
 
 async def test_a_replay_that_comes_to_something_else_is_noticed(tmp_path: Path) -> None:
