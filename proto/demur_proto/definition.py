@@ -12,6 +12,7 @@ from demur_proto.errors import ParameterError, UnsupportedError, WireError
 from demur_proto.hmacs import hmac_by_key, prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
 from demur_proto.round import (
+    CountingQuery,
     ErrorCount,
     Feature,
     GaussianQuery,
@@ -162,8 +163,8 @@ def define_round(asked: Round) -> Defined[Round]:
         message.clip = query.clip
         message.sigma = query.sigma
         message.grid_exponent = query.grid_exponent
+        message.on_grid = query.on_grid and not isinstance(query, CountingQuery)
         if isinstance(query, Linear):
-            message.on_grid = query.on_grid
             message.linear.features.extend(map(_feature_message, query.features))
         elif isinstance(query, Prefix):
             message.prefix.feature.CopyFrom(_feature_message(query.feature))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from demur_proto.arrays import Integers, fixed_floats, fixed_integers
 from demur_proto.continual.estimates import RoundTotal, running_estimate
 from demur_proto.definition import Defined
+from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import CONFIDENCE, Estimate, Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
@@ -72,6 +73,24 @@ def make_release(
     )
 
 
+def running_count(study: Study, asked: Round, totals: Sequence[RoundTotal]) -> Estimate:
+    """The running count after the rounds of a segment so far.
+
+    Args:
+        study: the contract.
+        asked: the last of them.
+        totals: of all of them, in order.
+
+    Raises:
+        ParameterError: it asks for something else, or there are more or fewer totals.
+    """
+    query = asked.query
+    if not isinstance(query, CountingQuery):
+        raise ParameterError("query", type(query).__name__, "a Prefix or a HaltCount")
+    energy = max(1, study.budget_units // asked.weight)  # all that one person can ever have sent
+    return running_estimate(query, GaussianLinear.of(study, query), totals, energy=energy)
+
+
 def _withheld(study: Study, asked: Round, reports: int, earlier: Sequence[Release]) -> Withheld:
     """Why there are no numbers to publish, if there are none."""
     if reports < study.minimum_cohort:
@@ -91,10 +110,8 @@ def _estimate(
     reports: int,
     earlier: Sequence[Release],
 ) -> Estimate:
-    query = asked.query
-    if not (isinstance(query, CountingQuery) and isinstance(mechanism, GaussianLinear)):
+    if not isinstance(asked.query, CountingQuery):
         return mechanism.estimate(sums, reports=reports)
     totals = [RoundTotal(sum=int(each.sums[0]), reports=each.reports) for each in earlier]
     totals.append(RoundTotal(sum=int(sums[0]), reports=reports))
-    energy = max(1, study.budget_units // asked.weight)  # all that one person can ever have sent
-    return running_estimate(query, mechanism, totals, energy=energy)
+    return running_count(study, asked, totals)

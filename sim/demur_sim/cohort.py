@@ -279,7 +279,7 @@ class Cohort:
             beside: of other studies of the same people, by their hash, who halted in them.
         """
         self.study = study
-        self._counting = CountingRounds(beside or {}, devices=population.devices)
+        self.counting = CountingRounds(beside or {}, devices=population.devices)
         self._seed = seed
         learners = Learners()
         self.blocks = [
@@ -298,7 +298,7 @@ class Cohort:
     def answers(self, asked: Round, model: ModelDefinition | None = None) -> Iterator[BlockAnswer]:
         """Each block's answer to a round, in order."""
         mechanism = mechanism_for(self.study.value, asked)
-        counting = self._counting.of(asked)
+        counting = self.counting.of(asked)
         for block in self.blocks:
             yield from block.answers(asked, mechanism, model, counting)
 
@@ -324,7 +324,7 @@ class Cohort:
             ParameterError: the noise cannot be drawn that way.
         """
         mechanism = mechanism_for(self.study.value, asked)
-        counting = self._counting.of(asked)
+        counting = self.counting.of(asked)
         gaussian = mechanism if isinstance(mechanism, GaussianLinear) else None
         if noise is Noise.SUMMED and gaussian is None:
             raise ParameterError("noise", str(noise), f"{Noise.SHARES} where it is not Gaussian")
@@ -353,7 +353,7 @@ class Cohort:
 
     def held(self) -> Integers:
         """How much of that is held for words to come, budget units, device by device."""
-        weights = self._counting.weights()
+        weights = self.counting.weights()
         return np.concatenate([block.held(weights) for block in self.blocks])
 
     def refused(self) -> Flags:

@@ -60,6 +60,12 @@ class CountingRounds:
         self._last[first] = asked
         return Counting(step=Step.of(query, weight=asked.weight), flags=flags)
 
+    def go_on(self, last: Round) -> None:
+        """Go on after this round, as if it had been asked here."""
+        query = counting_of(last)
+        if query is not None:
+            self._last[query.segment.first_round] = last
+
     def weights(self) -> dict[int, int]:
         """The weight of each segment's rounds, by its first round."""
         return {first: asked.weight for first, asked in self._last.items()}

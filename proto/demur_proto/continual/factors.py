@@ -8,6 +8,8 @@ and charges are exact before anything is sent. B undoes exactly that C:
 Times are positions of a segment, from 1.
 """
 
+import math
+from fractions import Fraction
 from typing import Protocol
 
 from demur_proto.arrays import Integers, Vector
@@ -56,3 +58,28 @@ def factors_of(factorisation: Factorisation, *, horizon: int, exponent: int) -> 
             return Tree(horizon=horizon, exponent=exponent)
         case Factorisation.IDENTITY:
             return Identity(horizon=horizon, exponent=exponent)
+
+
+def change_norm(factorisation: Factorisation, *, horizon: int, exponent: int) -> float:
+    """‖C e_1‖₂, units of the state: what a change by 1 weighs at most in a segment, rounded up.
+
+    No change weighs more than one at position 1. A study made for n answers of this clip, times the
+    largest state, has room for n changes of any size by anybody.
+
+    Args:
+        factorisation: which.
+        horizon: H.
+        exponent: of the grid.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    >>> change_norm(Factorisation.TREE, horizon=8, exponent=-14)  # sent at 1, 2, 4 and 8
+    2.0
+    """
+    factors = factors_of(factorisation, horizon=horizon, exponent=exponent)
+    energy = Fraction(int(factors.shared(1)[-1]), 1 << -2 * exponent)
+    norm = math.sqrt(energy)
+    while Fraction(norm) ** 2 < energy:
+        norm = math.nextafter(norm, math.inf)
+    return norm

@@ -1,17 +1,19 @@
-"""Gradients and counts of errors from real devices, by way of a collector."""
+"""Gradients, and counts beside them, from real devices, by way of a collector."""
 
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 
 from demur_proto.arrays import Vector
-from demur_proto.asking import next_error_count, next_gradient
+from demur_proto.asking import next_error_count, next_gradient, next_halt_count
 from demur_proto.definition import define_round
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.models.definition import DefinedModel
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
+from demur_proto.segments import Segment
 from demur_server.analyst import Analyst
 from demur_server.training.stopping import Count
 
@@ -123,6 +125,58 @@ class AnalystErrors:
         return count_of(release, step=step)
 
 
+@final
+class AnalystHalts:
+    """Asks the devices of another study how many of them ever gave less than their gradient.
+
+    A round that was opened before is not asked again, as in `AnalystGradients`.
+
+    Args:
+        analyst: of a study that asks for nothing else.
+        gradients: hash of the study of the gradients.
+        horizon: most counts.
+        cohort: how many devices are to answer; public.
+        reports: how many to wait for; by default the study's minimum cohort.
+        timeout_s: how long to wait for them, seconds.
+    """
+
+    def __init__(
+        self,
+        analyst: Analyst,
+        gradients: bytes,
+        *,
+        horizon: int,
+        cohort: int,
+        reports: int | None = None,
+        timeout_s: float = 600.0,
+    ) -> None:
+        self._analyst = analyst
+        self._gradients = gradients
+        self._segment = Segment(horizon=horizon, cohort=cohort)
+        self._reports = reports
+        self._timeout_s = timeout_s
+
+    async def halts(self, *, number: int, step: int) -> Count:
+        """A noisy running count; see `HaltSource`.
+
+        Raises:
+            StateError: as `AnalystGradients.gradient`.
+            DemurError: likewise.
+        """
+        analyst, reports, timeout_s = self._analyst, self._reports, self._timeout_s
+        segment = replace(self._segment, position=number, first_round=1)
+        if is_next(analyst, number, what="count"):
+            release = await analyst.ask_halt_count(
+                self._gradients, segment, reports=reports, timeout_s=timeout_s
+            )
+            return count_of(release, step=step)
+        asked = next_halt_count(analyst.study, self._gradients, segment, number=number)
+        release = await released_before(
+            analyst, asked, what="count", reports=reports, timeout_s=timeout_s
+        )
+        return count_of(release, step=step)
+
+
 def is_next(analyst: Analyst, number: int, *, what: str) -> bool:
     """Whether the round of this number is still to be opened.
 
@@ -159,6 +213,8 @@ def sums_of(release: Release) -> Vector:
     Raises:
         StateError: it was withheld.
     """
+    if release.withheld is Withheld.SEGMENT_BROKEN:
+        raise StateError(f"round {release.number} has no count: an earlier one of it was withheld")
     if release.withheld is not Withheld.NOTHING:
         raise StateError(f"round {release.number} has no sum: only {release.reports} reports came")
     sums: Vector = np.array(release.estimate, dtype=np.float64)

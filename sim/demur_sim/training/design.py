@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from demur_proto.checks import check_integer
+from demur_proto.continual.factors import change_norm
+from demur_proto.counting_queries import COARSEST_COUNTING
 from demur_proto.definition import Defined, define_study
 from demur_proto.errors import ParameterError
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
+from demur_proto.segments import Factorisation
 from demur_proto.study import Policy, Study, View, sampler_delta
 from demur_proto.together import guarantee_together, split_target
 from demur_sim.scenario import Refusal, Scenario
@@ -95,14 +98,17 @@ def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Desig
     base, main = _study(base, devices=devices, horizon=scenario.steps)
     studies = {"gradients": (main, dimension, scenario.clip, False)}
     for name, epsilon in zip(reserved, epsilons[1:], strict=True):
-        whole = name == "halts" or scenario.data.per_person == 1
+        if name == "halts":
+            studies[name] = (_halts(base, epsilon, devices=devices, counts=counts), 1, 1.0, True)
+            continue
+        whole = scenario.data.per_person == 1
         question = replace(
             base,
             name=f"{scenario.name}: {name}",
-            question=f"Is one more of this device's {name} to be counted?",
+            question="Of how many of this device's examples is the model wrong?",
             feature=name,
             epsilon=epsilon,
-            budget=counts if name == "errors" else 1,
+            budget=counts,
             policy=Policy.SKIP,
             clip=1.0,
             grid_exponent=-7 if whole else -14,
@@ -128,6 +134,28 @@ def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Desig
             per_report_mus=mus,
         ),
     )
+
+
+def _halts(base: Scenario, epsilon: float, *, devices: int, counts: int) -> Study:
+    """The study of those who gave less than their gradient: room for one change, whenever it comes."""
+    exponent = COARSEST_COUNTING
+    while True:
+        question = replace(
+            base,
+            name=f"{base.name}: halts",
+            question="Has this device ever given less than its gradient?",
+            feature="halts",
+            epsilon=epsilon,
+            budget=1,
+            policy=Policy.SKIP,
+            clip=change_norm(Factorisation.SQUARE_ROOT, horizon=counts, exponent=exponent),
+            grid_exponent=exponent,
+            on_grid=False,
+        )
+        settled, study = _study(question, devices=devices, horizon=counts)
+        if settled.grid_exponent == exponent:
+            return study
+        exponent = settled.grid_exponent  # the rows of C follow from it
 
 
 def coarsest_exponent(clip: float, dimension: int) -> int:

@@ -1,7 +1,6 @@
 """What goes on beside the loop of a training: counts, curves, checkpoints, and a check on replay."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,12 +9,8 @@ import numpy.typing as npt
 from demur_proto.errors import DataError, StateError
 from demur_server.training.checkpoints import Checkpoint
 from demur_server.training.trainer import TrainingState
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.seeds import Purpose, seed_of
-from demur_sim.training.counting import HaltCounter
-from demur_sim.training.design import Design
 from demur_sim.training.error_counts import SimulatedErrors
-from demur_sim.training.opening import How
+from demur_sim.training.halts import SimulatedHalts
 from demur_sim.training.people import Task
 from demur_sim.training.source import DeviceState, TrainingSource
 
@@ -30,29 +25,11 @@ class Run:
     source: TrainingSource
     progress: Progress | None
     errors: SimulatedErrors | None = None
-    halts: HaltCounter | None = None
+    halts: SimulatedHalts | None = None
     keep: Callable[[TrainingState], None] | None = None
     expected: TrainingState | None = None  # what a replay has to come to
     accuracies: list[float] = field(default_factory=list)
     actives: list[int] = field(default_factory=list)
-
-    def open_halts(
-        self,
-        designed: Design,
-        people: LabelledPeople,
-        how: How,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        """The study of people who ran out, with streams of its own."""
-        if designed.halts is not None:
-            self.halts = HaltCounter(
-                designed.halts,
-                self.source,
-                devices=people.devices,
-                seed=seed_of(how.seed, Purpose.COUNTS, 2),
-                pool=pool,
-                threads=how.workers,
-            )
 
     def after(self, state: TrainingState) -> None:
         """Take note of a step."""

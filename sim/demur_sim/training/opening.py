@@ -1,4 +1,4 @@
-"""Opening sources of gradients and of counts of errors: by arithmetic, and by fidelity."""
+"""Opening sources of gradients and of counts beside them: by arithmetic, and by fidelity."""
 
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +17,7 @@ from demur_sim.session import Fidelity
 from demur_sim.training.design import Design
 from demur_sim.training.error_counts import CohortErrors, ProcessErrors, SimulatedErrors
 from demur_sim.training.float_source import FloatSource
+from demur_sim.training.halts import ArrayHalts, ProcessHalts, SimulatedHalts
 from demur_sim.training.scenario import TrainingScenario
 from demur_sim.training.scenario_parts import Algorithm, Arithmetic, Net
 from demur_sim.training.source import CohortSource, ProcessSource, TrainingSource
@@ -49,9 +50,6 @@ class How:
                 "softmax or hidden_layer in processes: devices compute no modules by their path"
             )
             raise ParameterError("model.architecture", "module", expected)
-        if scenario.counts.halts:
-            expected = "0 in processes: only the fidelity cohort can ask for them so far"
-            raise ParameterError("counts.halts", scenario.counts.halts, expected)
 
 
 @asynccontextmanager
@@ -112,6 +110,7 @@ async def open_source(
         refusal=Refusal.COVER,
         workers=how.workers,
         collector_port=how.collector_port,
+        companions=[] if design.halts is None else [(design.halts, _halts_seed(how))],
     ) as session:
         yield ProcessSource(session, clip=scenario.clip)
 
@@ -165,3 +164,44 @@ async def open_errors(
         beside=beside.session,
     ) as session:
         yield ProcessErrors(session, on_grid=on_grid)
+
+
+def halts_of(
+    design: Design,
+    people: LabelledPeople,
+    how: How,
+    pool: ThreadPoolExecutor,
+    *,
+    beside: TrainingSource,
+    horizon: int,
+) -> SimulatedHalts | None:
+    """The same people in the study of halts; None: it has none.
+
+    Args:
+        design: its studies.
+        people: in the order in which they were dealt to devices.
+        how: seed, fidelity and workers.
+        pool: of threads.
+        beside: the source of the gradients, whose people know who gave less.
+        horizon: most counts.
+    """
+    study, gradients = design.halts, design.study.hash
+    if study is None:
+        return None
+    if isinstance(beside, ProcessSource):
+        return ProcessHalts(beside.session.companions[study.hash], gradients, horizon=horizon)
+    return ArrayHalts(
+        study,
+        gradients,
+        beside.covered,
+        people,
+        horizon=horizon,
+        seed=_halts_seed(how),
+        pool=pool,
+        threads=how.workers,
+    )
+
+
+def _halts_seed(how: How) -> int:
+    """Streams of its own."""
+    return seed_of(how.seed, Purpose.COUNTS, 2)

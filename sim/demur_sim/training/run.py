@@ -23,7 +23,7 @@ from demur_sim.simulation import hands
 from demur_sim.training.design import design
 from demur_sim.training.error_counts import overspent
 from demur_sim.training.keeping import Progress, Run
-from demur_sim.training.opening import How, open_errors, open_source
+from demur_sim.training.opening import How, halts_of, open_errors, open_source
 from demur_sim.training.people import task_of
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.scenario import TrainingScenario
@@ -130,8 +130,8 @@ async def train_scenario(
             open_source(scenario, designed, people, how, pool) as source,
             open_errors(scenario, designed, people, how, pool, beside=source) as errors,
         ):
-            run = Run(task=task, source=source, progress=progress, errors=errors)
-            run.open_halts(designed, people, how, pool)
+            halts = halts_of(designed, people, how, pool, beside=source, horizon=settings.counts)
+            run = Run(task=task, source=source, progress=progress, errors=errors, halts=halts)
             if kept is not None and source.replays:
                 run.expected = kept.state
             elif kept is not None:
@@ -145,7 +145,7 @@ async def train_scenario(
                 state,
                 source,
                 errors=errors,
-                halts=run.halts,
+                halts=halts,
                 after=run.after,
             )
             over = 0
@@ -153,7 +153,8 @@ async def train_scenario(
                 over += overspent(await errors.finish(), designed.errors.value)
             ending = await source.finish()
     over += overspent(ending.spent, designed.study.value)
-    over += 0 if run.halts is None else run.halts.over_budget
+    if halts is not None and designed.halts is not None:
+        over += overspent(halts.spent(), designed.halts.value)
     if over:
         raise StateError(f"{over} budgets were overspent; this is a bug")
     return TrainingResult(

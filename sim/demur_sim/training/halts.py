@@ -1,0 +1,211 @@
+"""The running count of people who gave less than their gradient: a study of its own, of the same people.
+
+See `Device.ever_covered`: that they did is as secret as what their filter holds, so they pay for it
+like for anything else, once and from a budget of its own.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, final
+
+import anyio.lowlevel
+import numpy as np
+
+from demur_proto.arrays import Flags, Integers
+from demur_proto.asking import next_halt_count
+from demur_proto.continual.estimates import RoundTotal
+from demur_proto.definition import Defined
+from demur_proto.errors import DataError, StateError
+from demur_proto.round import Round
+from demur_proto.segments import Segment
+from demur_proto.study import Study
+from demur_server.estimates import running_count
+from demur_server.training.analyst_source import count_of
+from demur_server.training.stopping import Count
+from demur_sim.cohort import Cohort
+from demur_sim.counting_rounds import Flagged
+from demur_sim.labelled_people import LabelledPeople
+from demur_sim.process_session import CompanionSession
+from demur_sim.running_block import RunningBlock
+from demur_sim.scenario import Refusal
+from demur_sim.training.source import DeviceState, check_next, restore_into, snapshot_of
+
+FIRST = 1  #: the study asks for nothing else, so its first round begins the segment
+
+
+class SimulatedHalts(Protocol):
+    """A `HaltSource` whose people are simulated."""
+
+    async def halts(self, *, number: int, step: int) -> Count:
+        """A noisy running count; numbers count from 1, in order."""
+
+    def snapshot(self) -> DeviceState:
+        """What the devices know of this study, for a checkpoint."""
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Go on after so many counts, with what the devices knew then."""
+
+    def spent(self) -> Integers:
+        """What everyone has spent in this study, budget units [devices]; once the training has ended."""
+
+
+@final
+class ArrayHalts:
+    """Everyone as arrays in this process. Counts are those of processes, bit for bit.
+
+    Args:
+        study: its own, with a budget for one change.
+        gradients: hash of the study that people may have given less to.
+        flagged: who did so far.
+        people: in the order in which they were dealt to devices.
+        horizon: most counts.
+        seed: its own.
+        pool: of threads.
+        threads: how many.
+    """
+
+    def __init__(
+        self,
+        study: Defined[Study],
+        gradients: bytes,
+        flagged: Flagged,
+        people: LabelledPeople,
+        *,
+        horizon: int,
+        seed: int,
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> None:
+        self._cohort = Cohort(
+            study, people, seed=seed, refusal=Refusal.COVER, beside={gradients: flagged}
+        )
+        self._gradients = gradients
+        self._horizon = horizon
+        self._devices = people.devices
+        self._pool = pool
+        self._threads = threads
+        self._totals: list[RoundTotal] = []
+
+    async def halts(self, *, number: int, step: int) -> Count:
+        """The noisy running count; see `HaltSource`."""
+        await anyio.lowlevel.checkpoint()
+        check_next(number, len(self._totals))
+        asked = self._asked(number)
+        answers = self._cohort.sum(asked, self._pool, threads=self._threads)
+        self._totals.append(RoundTotal(sum=int(answers.sums[0]), reports=answers.reports))
+        found = running_count(self._cohort.study.value, asked, self._totals)
+        return Count(
+            step=step,
+            value=float(found.estimate[0]),
+            standard_error=float(found.standard_error[0]),
+        )
+
+    def snapshot(self) -> DeviceState:
+        """Everyone's filter of this study, what they have told, and the sums so far."""
+        running = [block.running[FIRST] for block in self._cohort.blocks if block.running]
+        told = np.concatenate([each.told for each in running]) if running else np.zeros(0)
+        planned = np.concatenate([each.planned for each in running]) if running else np.zeros(0)
+        since = np.concatenate([each.positions[:, 0] for each in running]) if running else told
+        return {
+            **snapshot_of(self._cohort),
+            "told": told.astype(np.bool_),
+            "since": since.astype(np.int64),
+            "planned": planned.astype(np.int64),
+            "sums": np.array([total.sum for total in self._totals], dtype=np.int64),
+            "reports": np.array([total.reports for total in self._totals], dtype=np.int64),
+        }
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """All of it as it was after so many counts.
+
+        Raises:
+            DataError: the state is not that of these people after so many counts.
+        """
+        restore_into(self._cohort, state)
+        sums, reports = _kept(state, "sums", number), _kept(state, "reports", number)
+        self._totals = [
+            RoundTotal(sum=int(total), reports=int(count))
+            for total, count in zip(sums, reports, strict=True)
+        ]
+        if number == self._horizon:
+            return  # nothing is to come, and nothing was kept
+        told = _kept(state, "told", self._devices).astype(np.bool_)
+        since, planned = (
+            _kept(state, "since", self._devices),
+            _kept(state, "planned", self._devices),
+        )
+        self._cohort.counting.go_on(self._asked(number))
+        start = 0
+        for block in self._cohort.blocks:
+            stop = start + len(block.refused)
+            here = slice(start, stop)
+            block.running[FIRST] = _told_once(told[here], since[here], planned[here])
+            start = stop
+
+    def spent(self) -> Integers:
+        """What everyone has spent."""
+        return self._cohort.spent()
+
+    def _asked(self, number: int) -> Round:
+        segment = _segment(self._horizon, self._devices, number)
+        return next_halt_count(self._cohort.study, self._gradients, segment, number=number)
+
+
+@final
+class ProcessHalts:
+    """The worker processes that have the gradients as well, and so know who gave less.
+
+    Args:
+        session: of the halts, beside that of the gradients.
+        gradients: hash of their study.
+        horizon: most counts.
+    """
+
+    def __init__(self, session: CompanionSession, gradients: bytes, *, horizon: int) -> None:
+        self._session = session
+        self._gradients = gradients
+        self._horizon = horizon
+
+    async def halts(self, *, number: int, step: int) -> Count:
+        """The noisy running count; see `HaltSource`."""
+        check_next(number, len(self._session.refused_after))
+        segment = _segment(self._horizon, self._session.devices, number)
+        release = await self._session.ask_halt_count(self._gradients, segment)
+        return count_of(release, step=step)
+
+    def snapshot(self) -> DeviceState:
+        """Nothing: a device's state never leaves its process."""
+        return {}
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Refuse: everything is asked again instead.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError("processes cannot go on from a checkpoint; they answer everything again")
+
+    def spent(self) -> Integers:
+        """What everyone has spent; told when the session beside has ended."""
+        return self._session.spent
+
+
+def _segment(horizon: int, devices: int, number: int) -> Segment:
+    return Segment(horizon=horizon, cohort=devices, position=number, first_round=FIRST)
+
+
+def _kept(state: DeviceState, name: str, length: int) -> Integers:
+    found = state.get(name)
+    if found is None or found.shape != (length,):
+        raise DataError(f"the checkpoint has no {name} of {length}")
+    return found.astype(np.int64)
+
+
+def _told_once(told: Flags, since: Integers, planned: Integers) -> RunningBlock:
+    """A block of which everybody has changed at most once, and by one."""
+    running = RunningBlock(len(told))
+    running.positions[:, 0] = since
+    running.amounts[:, 0] = told
+    running.number[:] = told
+    running.told[:] = told
+    running.planned[:] = planned
+    return running
