@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_client import baseline_filters, budget, charges, filters, odometers
+from demur_client import baseline_filters, budget, charges, commitment, filters, odometers
 from demur_proto import (
     accuracy,
     asking,
     baselines,
     calibration,
     conversions,
+    counting_queries,
     discrete_gaussian_law,
     finite_pairs,
     grid,
@@ -36,10 +37,12 @@ from demur_proto import (
     renyi,
     renyi_conversions,
     round,
+    segments,
     study,
     targets,
     together,
 )
+from demur_proto.continual import estimates, factors, following, identity, square_root, states, tree
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms import (
@@ -110,6 +113,8 @@ MODULES: tuple[ModuleType, ...] = (
         float_charges,
     ),
     *(together, averages, optimisers, stopping),
+    *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
+    *(states, commitment),
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -180,6 +185,18 @@ GRADIENT = round.Gradient(
     model_hash=bytes(32), dimension=1, clip=1.0, sigma=STUDY.base_sigma, grid_exponent=-15
 )
 ROUND = asking.round_of(DEFINED, LINEAR, number=1)
+SEGMENT = segments.Segment(horizon=30, cohort=1000)
+PREFIX = round.Prefix(
+    feature=FEATURE, segment=SEGMENT.begun(1), bound=1, sigma=20.0, grid_exponent=-14
+)
+HALTS = round.HaltCount(
+    halted_study=bytes(32), segment=SEGMENT.begun(1), sigma=20.0, grid_exponent=-14
+)
+FACTORS: dict[str, Callable[[], Any]] = {
+    "identity.Identity": lambda: identity.Identity(horizon=8, exponent=-14),
+    "square_root.SquareRoot": lambda: square_root.SquareRoot(horizon=8, exponent=-14),
+    "tree.Tree": lambda: tree.Tree(horizon=8, exponent=-14),
+}
 HISTOGRAMS = histograms.design_histogram_study(
     name="all of it", epsilon=1.0, delta=1e-6, minimum_cohort=1000, categories=64, horizon=546
 )
@@ -253,6 +270,68 @@ EXAMPLES: dict[str, Example] = {
         answer_after_ms=0,
         close_unix_ms=0,
         signed=["grid_exponent"],
+    ),
+    "asking.next_halt_count": example(
+        study=DEFINED,
+        halted_study=bytes(32),
+        segment=SEGMENT,
+        number=1,
+        sigma=20.0,
+        grid_exponent=-14,
+        answer_after_ms=0,
+        close_unix_ms=0,
+        signed=["grid_exponent"],
+    ),
+    "asking.next_prefix": example(
+        study=DEFINED,
+        feature=FEATURE,
+        segment=SEGMENT,
+        number=1,
+        bound=1,
+        admission=segments.Admission.COMMIT,
+        sigma=20.0,
+        grid_exponent=-14,
+        answer_after_ms=0,
+        close_unix_ms=0,
+        signed=["grid_exponent"],
+    ),
+    "segments.Segment": Example(valid=fields(SEGMENT)),
+    "segments.Segment.after": example(on=lambda: SEGMENT, number=3),
+    "segments.Segment.begun": example(on=lambda: SEGMENT, number=3),
+    "counting_queries.check_counting": example(
+        segment=SEGMENT,
+        bound=1,
+        sigma=1.0,
+        exponent=-14,
+        signed=["exponent"],
+        aliases=STEPS,
+    ),
+    "factors.factors_of": example(
+        factorisation=segments.Factorisation.TREE, horizon=8, exponent=-14, signed=["exponent"]
+    ),
+    "factors.change_norm": example(
+        factorisation=segments.Factorisation.TREE, horizon=8, exponent=-14, signed=["exponent"]
+    ),
+    **{
+        name: example(horizon=8, exponent=-14, signed=["exponent"])
+        for name in ("identity.Identity", "square_root.SquareRoot", "tree.Tree")
+    },
+    **{
+        f"{owner}.{method}": example(on=make, position=3)
+        for owner, make in FACTORS.items()
+        for method in ("row", "shared", "solution")
+    },
+    "estimates.RoundTotal": example(sum=3, reports=2, signed=["sum"]),
+    "estimates.running_estimate": example(
+        query=PREFIX,
+        mechanism=gaussian.GaussianLinear.of(STUDY, PREFIX),
+        totals=[estimates.RoundTotal(sum=3, reports=900)],
+        energy=1 << 40,
+    ),
+    "round.Prefix": example(**fields(PREFIX), signed=["grid_exponent"]),
+    "round.HaltCount": example(**fields(HALTS), signed=["grid_exponent"]),
+    "filters.Filter.commit": example(
+        on=one_filter, change=1, planned=0, cross=0, alone=4, weight=1, signed=["change", "cross"]
     ),
     "asking.next_histogram": example(
         study=define_study(HISTOGRAMS),
@@ -754,6 +833,13 @@ ELSEWHERE = {
     "labelled.LabelledData.of": "takes labelled examples",
     "budget.affordable_radius": "inner loop over arrays; filters check what comes in",
     "budget.charge_units": "inner loop over arrays; filters check what comes in",
+    "commitment.commit": "inner loop over arrays; filters check what comes in",
+    "commitment.projected": "inner loop over arrays; filters check what comes in",
+    "counting_queries.check_place": "a check; the tests of running counts' bytes give it wrong ones",
+    "following.check_follows": "takes rounds",
+    "following.check_next": "takes rounds",
+    "following.counting_of": "takes a round",
+    "states.changes_wanted": "takes people's values, of which any may be wrong",
     "budget.decide": "inner loop over arrays; filters check what comes in",
     "budget.decide_every": "inner loop over arrays; filters check what comes in",
     "baseline_filters.BaselineFilter": "takes a function",
@@ -962,6 +1048,8 @@ NULLABLE = (
     "asking.next_round",
     "asking.next_error_count",
     "asking.next_gradient",
+    "asking.next_halt_count",
+    "asking.next_prefix",
     "optimisers.Rate",
 )  #: None stands for a default there
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, final
 
 from demur_client.budget import affordable_radius, charge_units, decide, decide_every
 from demur_client.charges import HIDDEN, Budget, RenyiBudget
-from demur_client.commitment import commit
+from demur_client.commitment import commit, projected
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.grid import UNITS_LIMIT
@@ -186,9 +186,14 @@ class Filter(_Kept):
         Raises:
             ParameterError: an argument is outside its range; nothing changed.
         """
-        whole = all(type(each) is int for each in (change, planned, cross, alone))
-        if not whole or planned < 0 or alone < 0:  # without the values, which are secrets
-            raise ParameterError("change", HIDDEN, "an integer, with energies >= 0")
+        for name, value in (("change", change), ("cross", cross)):
+            if type(value) is not int:  # without the value, a secret
+                raise ParameterError(name, HIDDEN, "an integer")
+        for name, value in (("planned", planned), ("alone", alone)):
+            if type(value) is not int or value < 0:
+                raise ParameterError(name, HIDDEN, "an integer >= 0")
+        if projected(change, planned=planned, cross=cross, alone=alone) < 0:
+            raise ParameterError("cross", HIDDEN, "such that no energy is below 0")
         check_integer("weight", weight, 1, self._budget_units + 1)
         with self._lock:
             if weight * planned > self._budget_units - self._remaining:

@@ -245,11 +245,10 @@ class Prefix(WholeNumber):
         """The most that a word may be: |(CΔ)_t| never exceeds the bound."""
         return float(self.bound)
 
-    @property
     def fixed(self) -> "Prefix":
         """What all rounds of its segment have in common."""
         feature = Feature(name=self.feature.name)
-        return replace(self, feature=feature, segment=self.segment.start)
+        return replace(self, feature=feature, segment=self.segment.start())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,10 +288,9 @@ class HaltCount(WholeNumber):
         """The most that a word may be."""
         return 1.0
 
-    @property
     def fixed(self) -> "HaltCount":
         """What all rounds of its segment have in common."""
-        return replace(self, segment=self.segment.start)
+        return replace(self, segment=self.segment.start())
 
 
 CountingQuery = Prefix | HaltCount

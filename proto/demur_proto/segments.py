@@ -81,7 +81,6 @@ class Segment:
         begun = self.begun(number) if not self.first_round else self
         return replace(begun, position=self.position + 1)
 
-    @property
     def start(self) -> "Segment":
         """Its position 1: what all rounds of a segment have in common."""
         return replace(self, position=1)

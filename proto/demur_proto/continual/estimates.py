@@ -54,7 +54,7 @@ def running_estimate(
         query: of round t.
         mechanism: its noise.
         totals: of rounds 1 … t, in order.
-        energy: E, what a person's squared words can add up to, grid steps²; >= 1.
+        energy: E, what a person's squared words can add up to, grid steps²; 1 to 2^62.
 
     Returns:
         One estimate, in units of the state. Under admission `halt` there is no interval.
@@ -68,7 +68,7 @@ def running_estimate(
     position = query.segment.position
     if len(totals) != position:
         raise ParameterError("totals", f"{len(totals)} of them", f"{position}, one for each round")
-    check_integer("energy", energy, 1)
+    check_integer("energy", energy, 1, 1 << 62)
     cohort = query.segment.cohort
     exponent = query.grid_exponent
     solution = factors_of(

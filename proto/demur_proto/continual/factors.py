@@ -16,6 +16,7 @@ from demur_proto.arrays import Integers, Vector
 from demur_proto.continual.identity import Identity
 from demur_proto.continual.square_root import SquareRoot
 from demur_proto.continual.tree import Tree
+from demur_proto.errors import ParameterError
 from demur_proto.segments import Factorisation
 
 
@@ -51,6 +52,8 @@ def factors_of(factorisation: Factorisation, *, horizon: int, exponent: int) -> 
     >>> factors_of(Factorisation.SQUARE_ROOT, horizon=4, exponent=-4).row(4).tolist()
     [5, 6, 8, 16]
     """
+    if not isinstance(factorisation, Factorisation):
+        raise ParameterError("factorisation", factorisation, "a Factorisation")
     match factorisation:
         case Factorisation.SQUARE_ROOT:
             return SquareRoot(horizon=horizon, exponent=exponent)

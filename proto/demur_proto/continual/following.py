@@ -27,7 +27,7 @@ def check_follows(later: Round, earlier: Round) -> None:
     after, before = counting_of(later), counting_of(earlier)
     if after is None or before is None:
         raise ParameterError("segment", earlier.number, "one whose rounds ask for running counts")
-    if after.fixed != before.fixed:
+    if after.fixed() != before.fixed():
         raise ParameterError(
             "segment",
             f"another in round {later.number} than in round {earlier.number}",
