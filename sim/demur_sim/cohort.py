@@ -215,7 +215,7 @@ class Block:
             values,
             remaining=self.remaining,
             refused=self.refused,
-            budget_units=self._study.budget_units,
+            budget_units=counting.budget_units,
             retire=self._study.policy is not Policy.SKIP,
         )
         self.covered |= ~whole
@@ -279,7 +279,9 @@ class Cohort:
             beside: of other studies of the same people, by their hash, who halted in them.
         """
         self.study = study
-        self.counting = CountingRounds(beside or {}, devices=population.devices)
+        self.counting = CountingRounds(
+            beside or {}, devices=population.devices, budget_units=study.value.budget_units
+        )
         self._seed = seed
         learners = Learners()
         self.blocks = [

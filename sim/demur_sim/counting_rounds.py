@@ -21,6 +21,7 @@ class Counting:
     """What all blocks need of a round of a running count."""
 
     step: Step
+    budget_units: int  #: T, worked out once: it takes exact fractions
     flags: Flags  #: who halted in the other study, of a halt count [devices]; else of nobody
 
 
@@ -31,11 +32,13 @@ class CountingRounds:
     Args:
         beside: of other studies of the same people, by their hash, who halted in them.
         devices: how many people.
+        budget_units: T of their study.
     """
 
-    def __init__(self, beside: Mapping[bytes, Flagged], *, devices: int) -> None:
+    def __init__(self, beside: Mapping[bytes, Flagged], *, devices: int, budget_units: int) -> None:
         self._beside = beside
         self._devices = devices
+        self._budget_units = budget_units
         self._last: dict[int, Round] = {}  # of each segment, by its first round
 
     def of(self, asked: Round) -> Counting | None:
@@ -58,7 +61,8 @@ class CountingRounds:
                 raise ParameterError("halted_study", name, "a study that these people are in")
             flags = self._beside[query.halted_study]()
         self._last[first] = asked
-        return Counting(step=Step.of(query, weight=asked.weight), flags=flags)
+        step = Step.of(query, weight=asked.weight)
+        return Counting(step=step, budget_units=self._budget_units, flags=flags)
 
     def go_on(self, last: Round) -> None:
         """Go on after this round, as if it had been asked here."""

@@ -14,8 +14,6 @@ from demur_proto.continual.states import changes_wanted
 from demur_proto.round import CountingQuery
 from demur_proto.segments import Admission
 
-FEWEST_CHANGES = 2  #: room for so many of each person to begin with
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -42,19 +40,31 @@ class Step:
 
 @final
 class RunningBlock:
-    """Everybody's changes so far, compactly: where they were, and by how much.
+    """Everybody's changes so far in one list: whose, at which position, by how much.
 
     Args:
         devices: how many people.
     """
 
     def __init__(self, devices: int) -> None:
-        shape = devices, FEWEST_CHANGES
-        self.positions: npt.NDArray[np.int16] = np.zeros(shape, dtype=np.int16)  # 0: no change
-        self.amounts: npt.NDArray[np.int32] = np.zeros(shape, dtype=np.int32)
-        self.number: Integers = np.zeros(devices, dtype=np.int64)  # of changes
-        self.told: Integers = np.zeros(devices, dtype=np.int64)
-        self.planned: Integers = np.zeros(devices, dtype=np.int64)  # see `commitment`
+        self._list: npt.NDArray[np.int32] = np.zeros((3, devices), dtype=np.int32)
+        self._changes = 0  # in use of it
+        self.told: Integers = np.zeros(devices, dtype=np.int64)  #: the states as told
+        self.planned: Integers = np.zeros(devices, dtype=np.int64)  #: see `commitment`
+
+    @property
+    def changes(self) -> npt.NDArray[np.int32]:
+        """Who, position and amount of every change [3, k]."""
+        return self._list[:, : self._changes]
+
+    def take(self, who: Integers, amounts: Integers, position: int | Integers) -> None:
+        """Take up changes of some people [k]; nobody is named twice."""
+        end = self._changes + len(who)
+        while end > self._list.shape[1]:
+            self._list = np.hstack([self._list, np.zeros_like(self._list)])
+        self._list[:, self._changes : end] = who, np.broadcast_to(position, who.shape), amounts
+        self._changes = end
+        self.told[who] += amounts
 
     def answer(
         self,
@@ -80,15 +90,14 @@ class RunningBlock:
             words [n, 1], grid steps; whose word was sent and not covered [n]; who told their state as
             it is [n]. Simulator's truth.
         """
-        wanted, sound = changes_wanted(values, told=self.told, bound=step.query.bound)
+        wanted, whole = changes_wanted(values, told=self.told, bound=step.query.bound)
         who = np.flatnonzero(wanted)  # for all others nothing is to be decided
         change = wanted[who]
-        whole: Flags = sound
         if step.query.admission is Admission.COMMIT and who.size:
             taken, self.planned[who], remaining[who], refused[who] = commit(
                 change,
                 planned=self.planned[who],
-                cross=self._weighted(step.shared, who),
+                cross=self._shared(step, wanted)[who],
                 alone=step.alone,
                 weight=step.weight,
                 budget_units=budget_units,
@@ -98,8 +107,8 @@ class RunningBlock:
             )
             whole[who[~taken]] = False
             who, change = who[taken], change[taken]
-        self._take(who, change, step.query.segment.position)
-        words = self._weighted(step.row, slice(None))
+        self.take(who, change, step.query.segment.position)
+        words = self._words(step)
         squares = words * words
         if step.query.admission is Admission.COMMIT:
             self.planned -= squares
@@ -112,19 +121,19 @@ class RunningBlock:
         )
         return words[:, None], given, whole & given
 
-    def _weighted(self, weights: Integers, who: Integers | slice) -> Integers:
-        """Everybody's changes, each times the weight of its position, added up [n]."""
-        sums: Integers = np.vecdot(weights[self.positions[who]], self.amounts[who])
-        return sums
+    def _words(self, step: Step) -> Integers:
+        """Everybody's changes by their weights in the row [n].
 
-    def _take(self, who: Integers, change: Integers, position: int) -> None:
-        if not who.size:
-            return
-        if int(self.number[who].max()) == self.positions.shape[1]:
-            self.positions = np.hstack([self.positions, np.zeros_like(self.positions)])
-            self.amounts = np.hstack([self.amounts, np.zeros_like(self.amounts)])
-        at = self.number[who]
-        self.positions[who, at] = position
-        self.amounts[who, at] = change
-        self.number[who] += 1
-        self.told[who] += change
+        Added up in doubles, which is exact: a word is below 2^30, and no sum on the way above 2^45.
+        """
+        who, where, amounts = self.changes
+        sums = np.bincount(who, weights=step.row[where] * amounts, minlength=len(self.told))
+        return sums.astype(np.int64)
+
+    def _shared(self, step: Step, wanted: Integers) -> Integers:
+        """For whoever wants to change, their changes by what those share with one now [n]."""
+        who, where, amounts = self.changes
+        theirs = wanted[who] != 0
+        sums: Integers = np.zeros_like(self.told)
+        np.add.at(sums, who[theirs], step.shared[where[theirs]] * amounts[theirs])
+        return sums

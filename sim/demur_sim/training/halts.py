@@ -4,13 +4,14 @@ See `Device.ever_covered`: that they did is as secret as what their filter holds
 like for anything else, once and from a budget of its own.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, final
 
 import anyio.lowlevel
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers
+from demur_proto.arrays import Integers
 from demur_proto.asking import next_halt_count
 from demur_proto.continual.estimates import RoundTotal
 from demur_proto.definition import Defined
@@ -21,7 +22,7 @@ from demur_proto.study import Study
 from demur_server.estimates import running_count
 from demur_server.training.analyst_source import count_of
 from demur_server.training.stopping import Count
-from demur_sim.cohort import Cohort
+from demur_sim.cohort import Block, Cohort
 from demur_sim.counting_rounds import Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.process_session import CompanionSession
@@ -101,15 +102,17 @@ class ArrayHalts:
 
     def snapshot(self) -> DeviceState:
         """Everyone's filter of this study, what they have told, and the sums so far."""
-        running = [block.running[FIRST] for block in self._cohort.blocks if block.running]
-        told = np.concatenate([each.told for each in running]) if running else np.zeros(0)
-        planned = np.concatenate([each.planned for each in running]) if running else np.zeros(0)
-        since = np.concatenate([each.positions[:, 0] for each in running]) if running else told
+        since: Integers = np.zeros(self._devices, dtype=np.int64)  # 0: has not told it yet
+        planned: Integers = np.zeros(self._devices, dtype=np.int64)
+        for block, here in self._blocks():
+            if FIRST in block.running:
+                who, where, _ = block.running[FIRST].changes
+                since[here][who] = where
+                planned[here] = block.running[FIRST].planned
         return {
             **snapshot_of(self._cohort),
-            "told": told.astype(np.bool_),
-            "since": since.astype(np.int64),
-            "planned": planned.astype(np.int64),
+            "since": since,
+            "planned": planned,
             "sums": np.array([total.sum for total in self._totals], dtype=np.int64),
             "reports": np.array([total.reports for total in self._totals], dtype=np.int64),
         }
@@ -128,17 +131,24 @@ class ArrayHalts:
         ]
         if number == self._horizon:
             return  # nothing is to come, and nothing was kept
-        told = _kept(state, "told", self._devices).astype(np.bool_)
         since, planned = (
             _kept(state, "since", self._devices),
             _kept(state, "planned", self._devices),
         )
         self._cohort.counting.go_on(self._asked(number))
+        for block, here in self._blocks():
+            running = RunningBlock(len(block.refused))
+            who = np.flatnonzero(since[here])
+            running.take(who, np.ones_like(who), since[here][who])
+            running.planned[:] = planned[here]
+            block.running[FIRST] = running
+
+    def _blocks(self) -> Iterator[tuple[Block, slice]]:
+        """Each block, and which of the devices it has."""
         start = 0
         for block in self._cohort.blocks:
             stop = start + len(block.refused)
-            here = slice(start, stop)
-            block.running[FIRST] = _told_once(told[here], since[here], planned[here])
+            yield block, slice(start, stop)
             start = stop
 
     def spent(self) -> Integers:
@@ -198,14 +208,3 @@ def _kept(state: DeviceState, name: str, length: int) -> Integers:
     if found is None or found.shape != (length,):
         raise DataError(f"the checkpoint has no {name} of {length}")
     return found.astype(np.int64)
-
-
-def _told_once(told: Flags, since: Integers, planned: Integers) -> RunningBlock:
-    """A block of which everybody has changed at most once, and by one."""
-    running = RunningBlock(len(told))
-    running.positions[:, 0] = since
-    running.amounts[:, 0] = told
-    running.number[:] = told
-    running.told[:] = told
-    running.planned[:] = planned
-    return running
