@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from demur_proto.continual.factors import Factors, factors_of
+from demur_proto.continual.factors import Factors, change_norm, factors_of
 from demur_proto.errors import ParameterError
 from demur_proto.segments import Factorisation
 
@@ -124,3 +124,34 @@ def test_positions_outside_the_horizon_are_refused(kind: Factorisation) -> None:
         for ask in (factors.row, factors.shared, factors.solution):
             with pytest.raises(ParameterError, match="position"):
                 ask(position)
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_64", "at_1024"),
+    [
+        (Factorisation.SQUARE_ROOT, 2.2, 3.1),
+        (Factorisation.TREE, 4.6, 7.4),
+        (Factorisation.IDENTITY, 5.7, 22.6),
+    ],
+)
+def test_the_figures_of_the_documentation_are_those_of_the_factors(
+    kind: Factorisation, at_64: float, at_1024: float
+) -> None:
+    for horizon, figure in ((64, at_64), (1024, at_1024)):
+        factors = factors_of(kind, horizon=horizon, exponent=-14)
+        variances = [np.sum(factors.solution(t) ** 2) for t in range(1, horizon + 1)]
+        norm = change_norm(kind, horizon=horizon, exponent=-14)
+
+        assert round(norm * math.sqrt(np.mean(variances)) * 2.0**14, 1) == figure
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("horizon", HORIZONS)
+def test_no_change_weighs_more_than_the_norm_says(kind: Factorisation, horizon: int) -> None:
+    norm = change_norm(kind, horizon=horizon, exponent=-14)
+    factors = factors_of(kind, horizon=horizon, exponent=-14)
+
+    heaviest = max(int(factors.shared(t)[-1]) for t in range(1, horizon + 1))
+
+    assert Fraction(norm) ** 2 * 4**14 >= heaviest
+    assert norm == pytest.approx(math.sqrt(heaviest) / 2**14, rel=1e-15)
