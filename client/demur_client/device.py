@@ -141,7 +141,9 @@ class Device:
         weight, shrunk = asked.value.weight, False
         if isinstance(asked.value.query, CountingQuery):
             first = asked.value.query.segment.first_round
-            running = self._segments.setdefault(first, RunningState(asked.value))
+            if first not in self._segments:
+                self._segments[first] = RunningState(asked.value)
+            running = self._segments[first]
             word, whole = running.answer(asked.value, numbers, self._filter)
             words, given = np.array([[word]]), whole  # a word that did not fit is 0 already
         elif self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):

@@ -139,7 +139,7 @@ def _release_row(row: dict[str, Any]) -> dict[str, Any]:
         "round": row["round"],
         "reports": row["reports"],
         "estimate": shown if published else f"withheld: {row['withheld'].replace('_', ' ')}",
-        "half_width": f"{row['half_width'][0]:,.6g}" if published else "",
+        "half_width": f"{row['half_width'][0]:,.6g}" if row["half_width"] else "",
     }
 
 

@@ -109,7 +109,8 @@ class Collector:
             if asked.hash in self._by_hash:
                 return asked
             rounds = self._rounds[study.hash]
-            if asked.value.number != len(rounds) + 1:
+            behind = asked.value.number != len(rounds) + 1
+            if behind or self._segments.waits(asked.value, rounds):
                 await self._catch_up()  # another collector on the same database may be ahead
             if asked.hash in self._by_hash:
                 return asked

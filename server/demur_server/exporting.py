@@ -52,7 +52,7 @@ def _cells(release: Release, start: int) -> Iterator[list[object]]:
     pairs = zip(release.sums[piece].tolist(), release.estimate[piece].tolist(), strict=False)
     for at, (total, value) in enumerate(pairs, start=start):
         errors = release.standard_error_at(at), release.half_width_at(at), release.confidence
-        yield [at, total, repr(value), *map(repr, errors)]
+        yield [at, total, repr(value), *("" if math.isnan(each) else repr(each) for each in errors)]
 
 
 def _csv_text(rows: Iterable[Iterable[object]]) -> str:

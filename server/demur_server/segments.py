@@ -21,6 +21,12 @@ class Segments:
         self._store = store
         self._releases: dict[bytes, Release] = {}  # of running counts, by their round
 
+    def waits(self, asked: Round, rounds: Sequence[LiveRound]) -> bool:
+        """Whether the position before is open, as far as this collector knows."""
+        query = counting_of(asked)
+        before = [] if query is None else rounds_before(query, rounds, number=asked.number)
+        return bool(before) and not before[-1].released
+
     def check(self, asked: Round, rounds: Sequence[LiveRound]) -> None:
         """Refuse a round that does not go on with its segment.
 
@@ -37,7 +43,7 @@ class Segments:
             return
         before = rounds_before(query, rounds, number=asked.number)
         check_next(asked, [each.asked.value for each in before])
-        if before and not before[-1].released:
+        if self.waits(asked, rounds):
             raise StateError(
                 f"round {asked.number} cannot open before round {before[-1].number} of its running "
                 "count is closed"

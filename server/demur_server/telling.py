@@ -1,15 +1,26 @@
 """A release in words."""
 
-from demur_proto.release import Release
+from demur_proto.release import Release, Withheld
 
 LONGEST_SHOWN = 20  #: estimates
+WHY = {
+    Withheld.BELOW_MINIMUM_COHORT: "fewer reports than the study allows",
+    Withheld.SEGMENT_BROKEN: "an earlier round of the running count published nothing",
+}
 
 
 def told(question: str, release: Release, *, histogram: bool) -> str:
     """A release for people; a number never comes without its guarantee."""
     where = f"round {release.number}, {release.reports:,} reports"
     if not release.estimate.size:
-        return f"{question}: withheld, fewer reports than the study allows ({where})"
+        return f"{question}: withheld, {WHY[release.withheld]} ({where})"
+    if not release.half_width.size:
+        value, error = release.estimate[0], release.standard_error_at(0)
+        return (
+            f"{question}: {value:,.6g}, standard error {error:,.6g}\n"
+            f"no interval: devices may have dropped parts of what it counts; {where}\n"
+            f"{release.guarantee}"
+        )
     shown = [
         f"{f'category {at}: ' if histogram else ''}{value:,.6g} ± {release.half_width_at(at):,.6g}"
         for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())

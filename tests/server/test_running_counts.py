@@ -25,10 +25,13 @@ from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
 from demur_server.estimates import make_release
+from demur_server.exporting import csv_pieces
+from demur_server.keys import MemoryKeys
 from demur_server.serving import Ports, served
 from demur_server.store.durable import DurableStore
 from demur_server.store.memory import MemoryStore
 from demur_server.store.sqlite import SqliteDatabase
+from demur_server.telling import told
 from demur_server.training.analyst_source import AnalystHalts
 from demur_server.verifying import verify
 
@@ -280,3 +283,38 @@ async def test_a_restarted_collector_goes_on_with_a_segment_and_its_store_holds_
     with engine.connect() as sql:
         assert verify(sql, keys_folder=None).problems == ()
     engine.dispose()
+
+
+# ---- told to people ---------------------------------------------------------------------------
+
+
+def test_people_are_told_why_a_count_is_withheld_and_where_it_has_no_interval(
+    study: Defined[Study],
+) -> None:
+    broken = released(study, rounds_of(study, Segment(horizon=2, cohort=2)), [(3, 1), (4, 2)])[1]
+    halting = rounds_of(study, Segment(horizon=2, cohort=2), admission=Admission.HALT)[0]
+    bare = make_release(study, halting, [7], reports=2)
+
+    assert "an earlier round of the running count published nothing" in told(
+        "state", broken, histogram=False
+    )
+    said = told("state", bare, histogram=False)
+    assert "no interval" in said
+    assert "nan" not in said
+    lines = "".join(csv_pieces([broken, bare]))
+    assert "nan" not in lines
+    assert "segment_broken" in lines
+
+
+async def test_a_collector_that_shares_its_store_sees_that_another_has_closed_the_round_before(
+    study: Defined[Study],
+) -> None:
+    store, keys = MemoryStore(), MemoryKeys()
+    one, other = (Collector(store, keys=keys, open_access=True) for _ in range(2))
+    first, second = rounds_of(study, Segment(horizon=2, cohort=2))
+    await one.create_study(study.definition)
+    await one.open_round(first.definition)
+    await other.refresh()  # it knows the round as open
+    await one.close_round(first.hash)
+
+    assert (await other.open_round(second.definition)).hash == second.hash
