@@ -58,6 +58,7 @@ from demur_proto.mechanisms import (
     piecewise,
     privunit,
     randomised_response,
+    rounding,
     subset_selection,
     symbols,
     thresholds,
@@ -89,7 +90,7 @@ from demur_sim.datasets import dealing, labelled
 
 MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
-    *(renyi_conversions, round, study, targets, gaussian, histograms, of_round),
+    *(renyi_conversions, round, study, targets, gaussian, rounding, histograms, of_round),
     *(thresholds, frequencies, symbols, randomised_response, unary, hadamard),
     *(hash_family, local_hashing, subset_selection),
     *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
@@ -751,7 +752,9 @@ ELSEWHERE = {
     "gaussian.GaussianLinear.randomise": "takes words and draws",
     "gaussian.GaussianLinear.tally": "takes reports",
     "gaussian.GaussianLinear.valid": "takes reports, of which any may be wrong",
-    "gaussian.squared_norms": "takes words",
+    "rounding.plain_words": "takes values that its caller checked",
+    "rounding.rounded": "takes values that its caller checked",
+    "rounding.squared_norms": "takes words",
     "discrete_gaussian.DiscreteGaussianSampler": SAMPLERS,
     "discrete_gaussian.DiscreteGaussianSampler.draw": SAMPLERS,
     "discrete_laplace.DiscreteLaplaceSampler": SAMPLERS,
