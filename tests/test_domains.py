@@ -752,6 +752,7 @@ ELSEWHERE = {
     "gaussian.GaussianLinear.randomise": "takes words and draws",
     "gaussian.GaussianLinear.tally": "takes reports",
     "gaussian.GaussianLinear.valid": "takes reports, of which any may be wrong",
+    "rounding.on_grid": "takes values that its caller checked",
     "rounding.plain_words": "takes values that its caller checked",
     "rounding.rounded": "takes values that its caller checked",
     "rounding.squared_norms": "takes words",

@@ -9,6 +9,7 @@ one portion is ever in memory, and all that is drawn for it is drawn before the 
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +29,7 @@ from demur_proto.models.examples import Examples
 from demur_proto.noise import Sampler
 from demur_proto.round import GaussianQuery, Gradient, Histogram, Linear, Query, Round
 from demur_proto.study import Policy, Study
+from demur_sim.ahead import Draw, drawn_ahead
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.populations import Population, side_by_side
 from demur_sim.sampling import FastSampler, Noise, summed_noise
@@ -92,17 +94,35 @@ class Block:
             mechanism: its mechanism.
             model: the one that a gradient round names.
         """
+        with self._sampler(asked, mechanism) as sampler:
+            for people in portions(asked.query, len(self.refused)):
+                contribution, sent = self._contribution(asked, mechanism, model, people, sampler)
+                reports = mechanism.randomise(contribution, sampler)
+                yield BlockAnswer(
+                    block=self.number,
+                    people=people,
+                    words=reports[sent] if self._silent else reports,
+                    sent=sent,
+                    contributed=given_sums(asked.query, contribution),
+                )
+
+    @contextmanager
+    def _sampler(self, asked: Round, mechanism: Mechanism) -> Iterator[Sampler]:
+        """This block's randomness in a round; of a wide round it is drawn ahead."""
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        for people in portions(asked.query, len(self.refused)):
-            contribution, sent = self._contribution(asked, mechanism, model, people, sampler)
-            reports = mechanism.randomise(contribution, sampler)
-            yield BlockAnswer(
-                block=self.number,
-                people=people,
-                words=reports[sent] if self._silent else reports,
-                sent=sent,
-                contributed=given_sums(asked.query, contribution),
-            )
+        if not (isinstance(asked.query, Gradient) and isinstance(mechanism, GaussianLinear)):
+            yield sampler
+            return
+        steps: list[float | None] = [mechanism.noise_steps]
+        if self._study.policy is Policy.CLIP or not mechanism.on_grid:
+            steps = [None, *steps]
+        draws = [
+            Draw(reports=people.stop - people.start, dimension=mechanism.dimension, steps=each)
+            for people in portions(asked.query, len(self.refused))
+            for each in steps
+        ]
+        with drawn_ahead(sampler, draws) as ahead:
+            yield ahead
 
     def sum(
         self,
@@ -143,7 +163,7 @@ class Block:
         mechanism: Mechanism,
         model: ModelDefinition | None,
         people: slice,
-        sampler: FastSampler,
+        sampler: Sampler,
     ) -> tuple[Words, Flags]:
         """What some of the block put in [n, e], zero for cover; and who of them sends."""
         remaining, refused = self.remaining[people], self.refused[people]  # views: changed in place
@@ -173,7 +193,7 @@ class Block:
             refused |= shrunk
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         sent = given if self._silent else np.ones_like(given)
-        return covered(words, given), sent
+        return words if given.all() else covered(words, given), sent
 
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""

@@ -11,7 +11,7 @@ from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
 from demur_proto.grid import RADIUS_LIMIT, grid_step, squared_radius
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
-from demur_proto.mechanisms.rounding import plain_words, rounded
+from demur_proto.mechanisms.rounding import on_grid, plain_words, rounded
 from demur_proto.noise import Sampler
 from demur_proto.round import GaussianQuery
 from demur_proto.study import Policy, Study
@@ -38,15 +38,21 @@ class GaussianLinear:
     sigma: float  #: full noise of the view, data units
     shares: int  #: how many devices split it; 1 in view local
     on_grid: bool  #: every possible value is a multiple of γ, and none is ever shrunk
-    #: Largest magnitude of a word that the server accepts: ⌊(C + 40σ_i)/γ⌋. Worked out once, since it
-    #: takes exact fractions and every report is held against it.
+    # Worked out once, since these take exact fractions and every report is held against them.
+    #: R = ⌊C²/γ²⌋, the largest squared norm of a value in grid steps.
+    squared_radius: int = field(init=False, repr=False, compare=False)
+    #: σ_i, one device's own noise, data units: never less than σ/√shares.
+    share_sigma: float = field(init=False, repr=False, compare=False)
+    #: Largest magnitude of a word that the server accepts: ⌊(C + 40σ_i)/γ⌋.
     word_limit: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         check_positive("sigma", self.sigma)
         check_integer("shares", self.shares, 1, (1 << 31) - 1)
-        squared_radius(self.clip, self.grid_exponent)
+        radius = squared_radius(self.clip, self.grid_exponent)
+        object.__setattr__(self, "squared_radius", radius)
+        object.__setattr__(self, "share_sigma", _share_of(self.sigma, self.shares))
         reach = Fraction(self.clip) + WORD_LIMIT_SIGMAS * Fraction(self.share_sigma)
         object.__setattr__(self, "word_limit", int(reach / grid_step(self.grid_exponent)))
         if self.word_limit > WordType.INT64.limit:
@@ -90,26 +96,6 @@ class GaussianLinear:
     def largest(self) -> int:
         """The largest squared norm that `encode` gives, R."""
         return self.squared_radius
-
-    @property
-    def squared_radius(self) -> int:
-        """R = ⌊C²/γ²⌋, the largest squared norm of a value in grid steps."""
-        return squared_radius(self.clip, self.grid_exponent)
-
-    @property
-    def share_sigma(self) -> float:
-        """σ_i, one device's own noise, data units: never less than σ/√shares.
-
-        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-7, sigma=3.0,
-        ...                            shares=4, on_grid=True)
-        >>> mechanism.share_sigma
-        1.5
-        """
-        target = Fraction(self.sigma) ** 2 / self.shares
-        share = self.sigma / math.sqrt(self.shares)
-        while Fraction(share) ** 2 < target:
-            share = math.nextafter(share, math.inf)
-        return share
 
     @property
     def noise_steps(self) -> float:
@@ -193,14 +179,16 @@ class GaussianLinear:
         """Words, squared norms, and which rows had to be rounded: none, without coins."""
         values = values.astype(np.float64, copy=False)
         exponent, radius = self.grid_exponent, self.squared_radius
-        words, squares, plain = plain_words(values, exponent=exponent, radius=radius)
+        candidates = on_grid(values, exponent=exponent)
+        if coins is not None and not candidates.any():
+            radii = np.full(len(values), radius)
+            return *rounded(values, coins, exponent=exponent, radii=radii), ~candidates
+        words, squares, plain = plain_words(values, candidates, exponent=exponent, radius=radius)
         if coins is None:
             return words, squares, np.zeros_like(plain)
         rough = ~plain
-        radii = np.full(np.count_nonzero(rough), radius)
-        if rough.all():
-            words, squares = rounded(values, coins, exponent=exponent, radii=radii)
-        elif rough.any():
+        if rough.any():
+            radii = np.full(np.count_nonzero(rough), radius)
             words[rough], squares[rough] = rounded(
                 values[rough], coins[rough], exponent=exponent, radii=radii
             )
@@ -208,7 +196,9 @@ class GaussianLinear:
 
     def randomise(self, words: Words, sampler: Sampler) -> Words:
         """Device half, after the decision: words [n, d] plus a share of noise for each report."""
-        return words + self.noise(sampler, reports=len(words))
+        noisy = self.noise(sampler, reports=len(words))
+        noisy += words
+        return noisy
 
     def noise(self, sampler: Sampler, *, reports: int) -> Words:
         """One share of noise for each report [n, d], grid steps."""
@@ -310,3 +300,16 @@ class GaussianLinear:
             standard_error=np.array([error]),
             half_width=np.array([TWO_SIDED_QUANTILE * error + self.clipping_bias(reports)]),
         )
+
+
+def _share_of(sigma: float, shares: int) -> float:
+    """σ/√shares, or the next larger float.
+
+    >>> _share_of(3.0, 4)
+    1.5
+    """
+    target = Fraction(sigma) ** 2 / shares
+    share = sigma / math.sqrt(shares)
+    while Fraction(share) ** 2 < target:
+        share = math.nextafter(share, math.inf)
+    return share

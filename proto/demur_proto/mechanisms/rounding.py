@@ -12,11 +12,9 @@ import numpy as np
 
 from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 
-INSIDE = (
-    1 - 2.0**-12
-)  #: a clipped row ends this far inside its radius, since rounding may lengthen it
-LANES = 4096  #: columns whose squares are added at once; the order of a sum follows from it
-PIECE_WORDS = 1 << 15  #: worked on at once
+INSIDE = 1 - 2.0**-12  #: where a clipped row ends: inside its radius, as rounding may lengthen it
+LANES = 8192  #: columns whose squares are added at once; the order of a sum follows from it
+PIECE_WORDS = 1 << 13  #: worked on at once: whole rows, or a part of one
 FIRST_COLUMNS = 64  #: hardly a row off the grid is on it in all of these
 EXACT_SQUARES = 1 << 51  #: sums of squared integers up to four times this are exact in a float
 LEAST_SQUARE, MOST_SQUARE = 2.0**-800, 2.0**1000  #: between them, no square that matters is lost
@@ -28,29 +26,52 @@ def squared_norms(words: Words) -> Integers:
     return squares
 
 
-def plain_words(values: Values, *, exponent: int, radius: int) -> tuple[Words, Integers, Flags]:
-    """The rows that are used as they are: multiples of γ = 2^exponent, with Σz² ≤ R.
+def on_grid(values: Values, *, exponent: int) -> Flags:
+    """Which rows [n, d] have nothing but multiples of γ = 2^exponent, and infinities.
+
+    >>> on_grid(np.array([[0.5, 1.0], [0.5, 0.7]]), exponent=-1)
+    array([ True, False])
+    """
+    flags: Flags = np.ones(len(values), dtype=np.bool_)
+    start, stop = 0, FIRST_COLUMNS
+    while start < values.shape[1] and flags.any():
+        left = np.flatnonzero(flags)
+        piece = values[:, start:stop] if len(left) == len(flags) else values[left, start:stop]
+        with np.errstate(over="ignore", invalid="ignore"):
+            steps = np.ldexp(piece, -exponent)
+            flags[left] = (np.rint(steps) == steps).all(axis=1)
+        start, stop = stop, stop + max(FIRST_COLUMNS, PIECE_WORDS // len(left))
+    return flags
+
+
+def plain_words(
+    values: Values, candidates: Flags, *, exponent: int, radius: int
+) -> tuple[Words, Integers, Flags]:
+    """The rows that are used as they are: on the grid, with Σz² ≤ R.
 
     Args:
-        values: [n, d], data units; anything, NaN and infinities too.
+        values: [n, d], data units.
+        candidates: which of them are `on_grid` [n].
         exponent: of the grid step γ, data units.
         radius: R, grid steps²; below 2^61.
 
     Returns:
         words [n, d] and squared norms [n] of these rows, zero for all others; and which they are.
 
-    >>> plain_words(np.array([[0.5, 1.0], [0.5, 0.7], [9.0, 9.0]]), exponent=-1, radius=5)
+    >>> values = np.array([[0.5, 1.0], [0.5, 0.7], [9.0, 9.0]])
+    >>> plain_words(values, on_grid(values, exponent=-1), exponent=-1, radius=5)
     (array([[1, 2],
            [0, 0],
            [0, 0]]), array([5, 0, 0]), array([ True, False, False]))
     """
-    plain = _on_grid(values, exponent)
-    if plain.all():
+    if candidates.all():
         return _fitting(values, exponent, radius)
     words = np.zeros(values.shape, dtype=np.int64)
     squares = np.zeros(len(values), dtype=np.int64)
+    plain = candidates.copy()
     if plain.any():
-        words[plain], squares[plain], plain[plain] = _fitting(values[plain], exponent, radius)
+        kept = _fitting(values[candidates], exponent, radius)
+        words[candidates], squares[candidates], plain[candidates] = kept
     return words, squares, plain
 
 
@@ -78,7 +99,7 @@ def rounded(
     """
     words = np.empty(values.shape, dtype=np.int64)
     squares = np.empty(len(values), dtype=np.int64)
-    rows_at_once = max(1, PIECE_WORDS // min(LANES, values.shape[1]))
+    rows_at_once = max(1, PIECE_WORDS // values.shape[1])
     for start in range(0, len(values), rows_at_once):
         rows = slice(start, start + rows_at_once)
         radius = radii[rows]
@@ -96,13 +117,14 @@ def rounded(
 def _round(some: Values, scale: Values, coins: Values, *, out: Words) -> Vector:
     """Steps [n, d], which are values times a scale [n, 1], rounded by coins; and Σz² in floats [n]."""
     n, d = some.shape
-    width = min(LANES, d)
+    width = min(d, PIECE_WORDS)
     buffers = np.empty((2, n, width))
     squares = np.zeros(n)
+    factor = scale if n > 1 else scale[0, 0]  # one number takes the shorter way through numpy
     for at in range(0, d, width):
         columns = slice(at, at + width)
         part, low = buffers[:, :, : d - at]
-        np.multiply(some[:, columns], scale, out=part)
+        np.multiply(some[:, columns], factor, out=part)
         np.floor(part, out=low)
         part -= low  # exact, like the comparison with a coin: a difference of floats is never lost
         part -= coins[:, columns]
@@ -175,17 +197,3 @@ def _fitting(values: Values, exponent: int, radius: int) -> tuple[Words, Integer
         words[outside], squares[outside] = 0, 0
         fit &= ~outside
     return words, squares, fit
-
-
-def _on_grid(values: Values, exponent: int) -> Flags:
-    """Which rows [n] have nothing but multiples of γ, and infinities."""
-    flags: Flags = np.ones(len(values), dtype=np.bool_)
-    start, stop = 0, FIRST_COLUMNS
-    while start < values.shape[1] and flags.any():
-        left = np.flatnonzero(flags)
-        piece = values[:, start:stop] if len(left) == len(flags) else values[left, start:stop]
-        with np.errstate(over="ignore", invalid="ignore"):
-            steps = np.ldexp(piece, -exponent)
-            flags[left] = (np.rint(steps) == steps).all(axis=1)
-        start, stop = stop, stop + max(FIRST_COLUMNS, PIECE_WORDS // len(left))
-    return flags

@@ -11,6 +11,7 @@ from demur_proto.mechanisms.rounding import (
     INSIDE,
     LANES,
     PIECE_WORDS,
+    on_grid,
     plain_words,
     rounded,
 )
@@ -142,7 +143,9 @@ def test_one_number_off_the_grid_makes_a_row_rough_wherever_it_is(
     values = np.ldexp(steps, -14)
     values[1, at] += 2.0**-15
 
-    words, squares, plain = plain_words(values, exponent=-14, radius=1 << 28)
+    words, squares, plain = plain_words(
+        values, on_grid(values, exponent=-14), exponent=-14, radius=1 << 28
+    )
 
     assert plain.tolist() == [True, False, True]
     assert np.array_equal(words[[0, 2]], steps[[0, 2]])
