@@ -659,11 +659,7 @@ EXAMPLES |= {
         on=lambda: LABELLED, held_out=1, rng=np.random.default_rng(1)
     ),
     "float_charges.FloatPrice": example(
-        clip=1.0,
-        grid_exponent=-7,
-        weight=STUDY.base_weight,
-        budget_units=STUDY.budget_units,
-        signed=["grid_exponent"],
+        clip=1.0, budget_norm=STUDY.budget_norm, budget_units=STUDY.budget_units
     ),
     "labelled.LabelledData": example(name="three", train=LABELLED, test=LABELLED, classes=2),
 }

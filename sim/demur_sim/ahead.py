@@ -89,7 +89,7 @@ def drawn_ahead(sampler: Sampler, draws: Iterable[Draw]) -> Iterator[DrawnAhead]
     ...     _, noise = ahead.uniform(reports=1, dimension=2), ahead.gaussian(8.0, reports=1, dimension=2)
     >>> sampler = FastSampler(rng(1))
     >>> _ = sampler.uniform(reports=1, dimension=2)
-    >>> (noise == sampler.gaussian(8.0, reports=1, dimension=2)).all()
+    >>> np.array_equal(noise, sampler.gaussian(8.0, reports=1, dimension=2))
     True
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="draws")
