@@ -14,7 +14,8 @@ from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 
 INSIDE = 1 - 2.0**-12  #: where a clipped row ends: inside its radius, as rounding may lengthen it
 LANES = 8192  #: columns whose squares are added at once; the order of a sum follows from it
-PIECE_WORDS = 1 << 13  #: worked on at once: whole rows, or a part of one
+GROUP_WORDS = 1 << 17  #: rows worked on together
+PIECE_WORDS = 1 << 15  #: words of a group, or of one long row, worked on at once
 FIRST_COLUMNS = 64  #: hardly a row off the grid is on it in all of these
 EXACT_SQUARES = 1 << 51  #: sums of squared integers up to four times this are exact in a float
 LEAST_SQUARE, MOST_SQUARE = 2.0**-800, 2.0**1000  #: between them, no square that matters is lost
@@ -80,14 +81,15 @@ def rounded(
 ) -> tuple[Words, Integers]:
     """Every row clipped to a length just inside its own radius, then rounded by its coins.
 
-        steps = v min(1/γ, √R′(1 − 2⁻¹²)/‖v‖),  z = ⌊steps⌋ + [coin < steps − ⌊steps⌋]
+        steps = v min(1/γ, √R′(1 − 2⁻¹²)/‖v‖),  z = ⌈steps − coin⌉
 
-    Should Σz² exceed R′ after all, z is steps rounded towards zero. A row with a coordinate that is not
+    That is ⌊steps⌋, or one more where the coin is below the fraction that is left. Should Σz² exceed R′ after all, z is steps rounded towards zero. A row with a coordinate that is not
     finite becomes zero.
 
     Args:
         values: [n, d], data units.
-        coins: uniform on [0, 1) [n, d]. Over them, z is steps on average.
+        coins: uniform on [0, 1) [n, d]. Over them z is steps on average, to 2⁻⁵³(|steps| + 1): steps are
+            floats, and the difference is one.
         exponent: of the grid step γ, data units.
         radii: R′ of each row [n], grid steps²; below 2^61.
 
@@ -99,7 +101,7 @@ def rounded(
     """
     words = np.empty(values.shape, dtype=np.int64)
     squares = np.empty(len(values), dtype=np.int64)
-    rows_at_once = max(1, PIECE_WORDS // values.shape[1])
+    rows_at_once = max(1, GROUP_WORDS // values.shape[1])
     for start in range(0, len(values), rows_at_once):
         rows = slice(start, start + rows_at_once)
         radius = radii[rows]
@@ -109,34 +111,44 @@ def rounded(
         squares[rows] = floats if exact else squared_norms(words[rows])
         outside = np.flatnonzero(squares[rows] > radius)
         if len(outside):
-            inside = np.trunc(some[outside] * scale[outside]).astype(np.int64)
+            inside = np.trunc(some[outside] * scale[outside, None]).astype(np.int64)
             words[start + outside], squares[start + outside] = inside, squared_norms(inside)
     return words, squares
 
 
-def _round(some: Values, scale: Values, coins: Values, *, out: Words) -> Vector:
-    """Steps [n, d], which are values times a scale [n, 1], rounded by coins; and Σz² in floats [n]."""
+def _round(some: Values, scale: Vector, coins: Values, *, out: Words) -> Vector:
+    """Steps [n, d], which are rows times a factor [n], rounded by coins; and Σz² in floats [n]."""
     n, d = some.shape
-    width = min(d, PIECE_WORDS)
-    buffers = np.empty((2, n, width))
     squares = np.zeros(n)
-    factor = scale if n > 1 else scale[0, 0]  # one number takes the shorter way through numpy
-    for at in range(0, d, width):
-        columns = slice(at, at + width)
-        part, low = buffers[:, :, : d - at]
-        np.multiply(some[:, columns], factor, out=part)
-        np.floor(part, out=low)
-        part -= low  # exact, like the comparison with a coin: a difference of floats is never lost
-        part -= coins[:, columns]
-        np.ceil(part, out=part)  # 1 where the coin is the smaller, otherwise 0
-        low += part
-        out[:, columns] = low
-        squares += np.vecdot(low, low)
+    if d <= PIECE_WORDS // 8:  # whole rows, many at once
+        step = PIECE_WORDS // d
+        steps = np.empty((min(n, step), d))
+        for at in range(0, n, step):
+            rows = slice(at, at + step)
+            part = steps[: n - at]
+            np.multiply(some[rows], scale[rows, None], out=part)
+            part -= coins[rows]
+            np.ceil(part, out=part)
+            out[rows] = part
+            squares[rows] = np.vecdot(part, part)
+        return squares
+    buffer = np.empty(min(d, PIECE_WORDS))
+    for i in range(n):
+        for at in range(0, d, PIECE_WORDS):
+            columns = slice(at, at + PIECE_WORDS)
+            piece = buffer[: d - at]
+            np.multiply(some[i, columns], scale[i], out=piece)
+            piece -= coins[i, columns]
+            np.ceil(piece, out=piece)
+            out[i, columns] = piece
+            for start in range(0, len(piece), LANES):  # longer ones would wake a library's threads
+                few = piece[start : start + LANES]
+                squares[i] += np.vecdot(few, few)
     return squares
 
 
-def _scaled(values: Values, exponent: int, radii: Integers) -> tuple[Values, Values]:
-    """Rows [n, d] and factors [n, 1] whose products are the clipped rows in grid steps.
+def _scaled(values: Values, exponent: int, radii: Integers) -> tuple[Values, Vector]:
+    """Rows [n, d] and factors [n] whose products are the clipped rows in grid steps.
 
     The rows are the values, but for those whose squares are too large or too small for floats: of these
     they are the directions, and zero where there is none.
@@ -157,24 +169,29 @@ def _scaled(values: Values, exponent: int, radii: Integers) -> tuple[Values, Val
         with np.errstate(over="ignore"):
             ends = np.minimum(np.ldexp(peaks, -exponent) * lengths, reach[far])
         values[far], scale[far] = rows, ends / np.where(lengths > 0, lengths, 1.0)
-    return values, scale[:, None]
+    return values, scale
 
 
 def _squared_lengths(values: Values) -> Vector:
     """Σv² of each row [n], in floats, added in one order.
 
-    The square in column i goes to lane i mod 4,096, first to last; then, until one lane is left, the
+    The square in column i goes to lane i mod 8,192, first to last; then, until one lane is left, the
     upper half of the lanes is added to the lower.
     """
     n, d = values.shape
     lanes = min(LANES, d)
-    buffer, sums = np.empty((2, n, lanes))
+    sums = np.empty((n, lanes))
     with np.errstate(over="ignore", invalid="ignore"):
-        np.square(values[:, :lanes], out=sums)
-        for at in range(lanes, d, lanes):
-            part = buffer[:, : d - at]
-            np.square(values[:, at : at + lanes], out=part)
-            sums[:, : part.shape[1]] += part
+        if lanes == d:
+            np.square(values, out=sums)
+        else:
+            buffer = np.empty(lanes)
+            for row, total in zip(values, sums, strict=True):
+                np.square(row[:lanes], out=total)
+                for at in range(lanes, d, lanes):
+                    part = buffer[: d - at]
+                    np.square(row[at : at + lanes], out=part)
+                    total[: len(part)] += part
         while lanes > 1:
             kept = (lanes + 1) // 2
             sums[:, : lanes - kept] += sums[:, kept:lanes]

@@ -36,10 +36,7 @@ def steps_by_hand(row: list[float], *, exponent: int, radius: int) -> list[float
 
 
 def rounded_by_hand(steps: list[float], coins: list[float], radius: int) -> list[int]:
-    ends = [
-        math.floor(step) + (coin < step - math.floor(step))
-        for step, coin in zip(steps, coins, strict=True)
-    ]
+    ends = [math.ceil(step - coin) for step, coin in zip(steps, coins, strict=True)]
     return ends if sum(z * z for z in ends) <= radius else [math.trunc(step) for step in steps]
 
 
@@ -58,7 +55,7 @@ def test_a_row_is_rounded_as_by_hand_however_wide_it_is_and_wherever_it_lies(
     ]
     edge = np.array(steps) - np.floor(steps)
 
-    for coins in (edge, np.nextafter(edge, 0)):
+    for coins in (edge, np.nextafter(edge, 0), np.nextafter(edge, 1)):
         expected = [
             rounded_by_hand(*row) for row in zip(steps, coins.tolist(), radii.tolist(), strict=True)
         ]
