@@ -1,7 +1,7 @@
 """What leaves a worker: its cohort's reports as bytes, worked out while others are being sent."""
 
 from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -76,7 +76,8 @@ async def worked_ahead(
             takes longer than a small one.
     """
     if not on_thread:
-        yield _one_by_one(items)
+        with closing(items):
+            yield _one_by_one(items)
         return
     ready, taken = anyio.create_memory_object_stream[Item](1)
 
@@ -85,13 +86,13 @@ async def worked_ahead(
             while (item := await anyio.to_thread.run_sync(next, items, None)) is not None:
                 await ready.send(item)
 
-    try:
+    with closing(items), taken:  # once nobody works on them any more
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work)
-            with taken:
+            try:
                 yield taken
-    finally:
-        items.close()
+            finally:
+                tasks.cancel_scope.cancel()  # nobody takes what is not worked out yet
 
 
 async def _one_by_one(items: Generator[Item, None, None]) -> AsyncIterator[Item]:
