@@ -61,6 +61,7 @@ from demur_proto.mechanisms import (
     piecewise,
     privunit,
     randomised_response,
+    rounding,
     subset_selection,
     symbols,
     thresholds,
@@ -92,7 +93,7 @@ from demur_sim.datasets import dealing, labelled
 
 MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
-    *(renyi_conversions, round, study, targets, gaussian, histograms, of_round),
+    *(renyi_conversions, round, study, targets, gaussian, rounding, histograms, of_round),
     *(thresholds, frequencies, symbols, randomised_response, unary, hadamard),
     *(hash_family, local_hashing, subset_selection),
     *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
@@ -757,11 +758,7 @@ EXAMPLES |= {
         on=lambda: LABELLED, held_out=1, rng=np.random.default_rng(1)
     ),
     "float_charges.FloatPrice": example(
-        clip=1.0,
-        grid_exponent=-7,
-        weight=STUDY.base_weight,
-        budget_units=STUDY.budget_units,
-        signed=["grid_exponent"],
+        clip=1.0, budget_norm=STUDY.budget_norm, budget_units=STUDY.budget_units
     ),
     "labelled.LabelledData": example(name="three", train=LABELLED, test=LABELLED, classes=2),
 }
@@ -859,7 +856,10 @@ ELSEWHERE = {
     "gaussian.GaussianLinear.randomise": "takes words and draws",
     "gaussian.GaussianLinear.tally": "takes reports",
     "gaussian.GaussianLinear.valid": "takes reports, of which any may be wrong",
-    "gaussian.squared_norms": "takes words",
+    "rounding.on_grid": "takes values that its caller checked",
+    "rounding.plain_words": "takes values that its caller checked",
+    "rounding.rounded": "takes values that its caller checked",
+    "rounding.squared_norms": "takes words",
     "discrete_gaussian.DiscreteGaussianSampler": SAMPLERS,
     "discrete_gaussian.DiscreteGaussianSampler.draw": SAMPLERS,
     "discrete_laplace.DiscreteLaplaceSampler": SAMPLERS,

@@ -41,7 +41,9 @@ def frame_messages(frame: report_pb2.ReportFrame) -> Iterator[collector_pb2.Subm
     >>> [len(m.chunk.words) for m in frame_messages(frame)]
     [1048576]
     """
-    words = frame.words
+    # Words are copied each time they are asked for; several reports fit a frame, or they would not share it.
+    several = len(frame.report_ids) > REPORT_ID_BYTES
+    words = b"" if several else frame.words
     if len(words) <= LARGEST_FRAMED_BYTES:
         yield collector_pb2.SubmitFramesRequest(frame=frame)
         return

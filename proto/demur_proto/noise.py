@@ -16,7 +16,10 @@ from demur_proto.bits import BitSource
 
 
 class Sampler(BitSource, Protocol):
-    """A source of noise, of rounding coins, and of the bits that exact mechanisms start from."""
+    """A source of noise, of rounding coins, and of the bits that exact mechanisms start from.
+
+    Whoever asks owns what comes, and may write it.
+    """
 
     @property
     def name(self) -> str:

@@ -64,10 +64,9 @@ def encode_words(words: Words, word_type: WordType) -> bytes:
             raise ParameterError("words", "another word", "0 or 1")
         return np.packbits(words.astype(np.bool_), axis=1, bitorder="little").tobytes()
     if word_type is WordType.INT32:
-        narrow = words.astype("<i4")
-        if not np.array_equal(narrow, words):
+        if words.size and not -(1 << 31) <= words.min() <= words.max() < 1 << 31:
             raise ParameterError("words", "a larger word", "within 32 bits")
-        return narrow.tobytes()
+        return words.astype("<i4").tobytes()
     return words.astype("<i8", copy=False).tobytes()
 
 

@@ -24,29 +24,19 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
+from demur_proto.noise import Sampler
 from demur_proto.round import Gradient, Histogram, Linear, Prefix, Query, Round
 from demur_proto.study import Policy, Study
 from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.learners import Learners
 from demur_sim.populations import Population
+from demur_sim.portions import BLOCK, ahead_if_wide, portions
 from demur_sim.round_sums import RoundSum, added, evaluate_query, given_sums, randomised_tally
 from demur_sim.running_block import RunningBlock
 from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
-
-BLOCK = 4096  #: people in a block; part of what a seed means
-PORTION_WORDS = 1 << 17  #: worked on at once in a wide round, so that they fit a cache; likewise
-
-
-def block_count(devices: int) -> int:
-    """How many blocks this many devices make.
-
-    >>> block_count(23_570)
-    6
-    """
-    return -(-devices // BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -103,19 +93,20 @@ class Block:
             model: the one that the round names, if it names one.
             counting: what a running count needs besides.
         """
-        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        for people in portions(asked.query, len(self.refused)):
-            contribution, sent = self._contribution(
-                asked, mechanism, model, counting, people, sampler
-            )
-            reports = mechanism.randomise(contribution, sampler)
-            yield BlockAnswer(
-                block=self.number,
-                people=people,
-                words=reports[sent] if self._silent else reports,
-                sent=sent,
-                contributed=given_sums(asked.query, contribution),
-            )
+        fast = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        with ahead_if_wide(fast, asked, mechanism, self._study, len(self.refused)) as sampler:
+            for people in portions(asked.query, len(self.refused)):
+                contribution, sent = self._contribution(
+                    asked, mechanism, model, counting, people, sampler
+                )
+                reports = mechanism.randomise(contribution, sampler)
+                yield BlockAnswer(
+                    block=self.number,
+                    people=people,
+                    words=reports[sent] if self._silent else reports,
+                    sent=sent,
+                    contributed=given_sums(asked.query, contribution),
+                )
 
     def sum(
         self,
@@ -165,7 +156,7 @@ class Block:
         model: ModelDefinition | None,
         counting: Counting | None,
         people: slice,
-        sampler: FastSampler,
+        sampler: Sampler,
     ) -> tuple[Words, Flags]:
         """What some of the block put in [n, e], zero for cover; and who of them sends."""
         if counting is not None:
@@ -199,7 +190,7 @@ class Block:
             self.covered[people] |= shrunk
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         sent = given if self._silent else np.ones_like(given)
-        return covered(words, given), sent
+        return words if given.all() else covered(words, given), sent
 
     def _running_contribution(self, counting: Counting) -> tuple[Words, Flags]:
         """The same for a running count, of which a block is never divided."""
@@ -384,14 +375,3 @@ def without_value(mechanism: Mechanism, values: Values, units: Integers) -> Flag
     if suspect.any():
         suspect[suspect] = ~mechanism.sound(values[suspect])
     return suspect
-
-
-def portions(query: Query, devices: int) -> list[slice]:
-    """How a block of so many devices goes through a round: a whole, or in portions that fit memory.
-
-    What is drawn is drawn portion by portion, so where they begin is part of what a seed means.
-    """
-    step = devices
-    if isinstance(query, Gradient):
-        step = max(1, min(BLOCK, PORTION_WORDS // query.dimension))
-    return [slice(at, min(at + step, devices)) for at in range(0, devices, step)]

@@ -1,5 +1,6 @@
 """What a gradient costs whose norm is a float, in integer budget units."""
 
+import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -7,42 +8,56 @@ import numpy as np
 
 from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.checks import check_integer, check_positive
-from demur_proto.grid import UNITS_LIMIT, grid_step
+from demur_proto.errors import ParameterError
+from demur_proto.grid import UNITS_LIMIT
 
 MARGIN = 1e-12  #: relative; what a squared norm may be off by in double precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatPrice:
-    """What answers to a round cost, by their norm.
+    """What answers to a round cost, by their norm, so that k = ⌊B_norm/C²⌋ full answers fit.
 
-        charge = ⌈(1 + 10⁻¹²)‖ḡ‖² w/γ²⌉ for one's own gradient,  w⌈C²/γ²⌉ for a full answer
+        F = ⌊T/k⌋ for a full answer,  ⌈(1 + 10⁻¹²)‖ḡ‖² F/C²⌉ for one's own gradient,
+        and never more than min(T, ⌊F B_norm/C²⌋) in all
 
-    Nothing inside the clip costs more than a full answer, so as many of those fit as the study says: a
-    norm that is rounded upwards and no larger than C belongs to a gradient that is no longer than that.
-    A charge above the budget T is T + 1. Charges grow with the norm.
+    A unit stands for C²/F. So what is paid is never less than what it costs, and all of it together is
+    at most B_norm. Nothing inside the clip costs more than a full answer: a norm that is rounded upwards
+    and no larger than C belongs to a gradient that is no longer than that. A charge above the budget T is
+    T + 1. Charges grow with the norm.
+
+    The study's own unit, γ²/W, would not do here: devices count whole squared steps of the grid, but C²
+    need not be one, and k times what it would be rounded up to is more than T.
 
     Raises:
         ParameterError: a field is outside its range.
 
-    >>> price = FloatPrice(clip=2.0, grid_exponent=-1, weight=1 << 40, budget_units=3 << 46)
-    >>> price.full >> 40, price.charge(np.array([0.0, 0.5, 1.0, 9.0])) / 2**40
-    (16, array([  0.,   1.,   4., 192.]))
+    >>> price = FloatPrice(clip=2.0, budget_norm=Fraction(12), budget_units=3 << 46)
+    >>> price.full == 1 << 46, (price.charge(np.array([0.0, 0.5, 1.0, 9.0])) / 2**42).round(9)
+    (True, array([ 0.,  1.,  4., 48.]))
     """
 
     clip: float  #: C, data units; > 0
-    grid_exponent: int  #: γ = 2^this, data units
-    weight: int  #: w, what a squared grid step costs; >= 1
+    budget_norm: Fraction  #: B_norm, the squared norms that fit in all, data units²; > 0
     budget_units: int  #: T
     full: int = field(init=False)  #: what a full answer costs; at most T + 1
+    limit: int = field(init=False)  #: what may be spent in all: T, or less than k units below it
+    _scale: float = field(init=False)  # units of a squared data unit, F/C²
 
     def __post_init__(self) -> None:
         check_positive("clip", self.clip)
         check_integer("budget_units", self.budget_units, 1, UNITS_LIMIT - 1)
-        check_integer("weight", self.weight, 1, self.budget_units + 1)
-        steps = (Fraction(self.clip) / grid_step(self.grid_exponent)) ** 2
-        full = self.weight * -(-steps.numerator // steps.denominator)
+        if not (type(self.budget_norm) is Fraction and self.budget_norm > 0):
+            raise ParameterError("budget_norm", self.budget_norm, "a Fraction > 0")
+        answers = self.budget_norm / Fraction(self.clip) ** 2
+        k = int(answers)
+        full = self.budget_units // k if k else math.ceil(self.budget_units / answers)
+        scale = full / Fraction(self.clip) ** 2
+        if not 2.0**-900 <= scale <= 2.0**900:
+            raise ParameterError("budget_norm", "another size", "nearer to the squared clip")
         object.__setattr__(self, "full", min(full, self.budget_units + 1))
+        object.__setattr__(self, "limit", min(int(full * answers), self.budget_units))
+        object.__setattr__(self, "_scale", float(scale))
 
     def charge(self, norms: Vector) -> Integers:
         """What gradients of these norms cost [n], budget units. Secret.
@@ -51,8 +66,7 @@ class FloatPrice:
             norms: data units, rounded upwards [n]; finite and ≥ 0.
         """
         with np.errstate(over="ignore", under="ignore"):
-            steps = np.ldexp(norms, -self.grid_exponent)
-            units = np.ceil(steps * steps * (1 + MARGIN) * self.weight)
+            units = np.ceil(norms * norms * (1 + MARGIN) * self._scale)
         units = np.maximum(units, norms > 0)  # where squares are too small for a float
         fits = units <= self.budget_units
         charges = np.where(fits, units, 0.0).astype(np.int64) + (self.budget_units + 1) * ~fits
@@ -67,13 +81,12 @@ class FloatPrice:
 
         Source: Feldman & Zrnic 2021, arXiv:2008.11193, Algorithm "filtered-gd".
 
-        >>> price = FloatPrice(clip=2.0, grid_exponent=-1, weight=1 << 40, budget_units=3 << 46)
-        >>> left = np.array([3 << 46, 1 << 40, 0, 3 << 46])
+        >>> price = FloatPrice(clip=2.0, budget_norm=Fraction(12), budget_units=3 << 46)
+        >>> left = np.array([3 << 46, 1 << 42, 0, 3 << 46])
         >>> price.affordable(left, refused=np.array([False, False, False, True])).round(9)
         array([2. , 0.5, 0. , 0. ])
         """
-        steps = np.sqrt(remaining / self.weight) * (1 - 2 * MARGIN)
-        radii = np.ldexp(steps, self.grid_exponent)
+        radii = np.sqrt(remaining / self._scale) * (1 - 2 * MARGIN)
         radii = np.minimum(radii, self.clip)
         radii[self.charge(radii) > remaining] = 0.0  # a ceiling that a few units cannot pay
         radii[remaining >= self.full] = self.clip

@@ -20,10 +20,10 @@ from demur_proto.models.base import Model
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
 from demur_proto.study import Policy, Study, View
-from demur_sim.cohort import BLOCK, block_count
 from demur_sim.float_charges import FloatPrice
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.learners import Learners
+from demur_sim.portions import BLOCK, block_count
 from demur_sim.seeds import Purpose, stream
 
 MOST_THREADS = 256
@@ -81,7 +81,6 @@ class FloatCohort:
             raise ParameterError("people", people.devices, expected)
         self.study = study
         self.rounds = 0
-        self.remaining: Integers = np.full(people.devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(people.devices, dtype=np.bool_)
         self.covered: Flags = np.zeros(people.devices, dtype=np.bool_)  # see `Device.ever_covered`
         self._people = people
@@ -89,18 +88,16 @@ class FloatCohort:
         self._threads = threads
         self._worst_case = worst_case
         self._price = FloatPrice(
-            clip=clip,
-            grid_exponent=study.base_grid_exponent,
-            weight=study.base_weight,
-            budget_units=study.budget_units,
+            clip=clip, budget_norm=study.budget_norm, budget_units=study.budget_units
         )
+        self.remaining: Integers = np.full(people.devices, self._price.limit, dtype=np.int64)
         self._examples: tuple[Features | None, list[Examples]] | None = None
         self._learners = Learners()
 
     @property
     def spent(self) -> Integers:
         """What everyone has paid so far, budget units [n]. Secret."""
-        return self.study.budget_units - self.remaining
+        return self._price.limit - self.remaining
 
     @property
     def full_charge(self) -> int:
@@ -123,12 +120,12 @@ class FloatCohort:
         check_integer("rounds", rounds, 0)
         if spent.shape != self.remaining.shape or spent.dtype != np.int64:
             raise ParameterError("spent", "another array", "an int64 for each person")
-        if spent.min(initial=0) < 0 or spent.max(initial=0) > self.study.budget_units:
+        if spent.min(initial=0) < 0 or spent.max(initial=0) > self._price.limit:
             raise ParameterError("spent", "another amount", "within everyone's budget")
         for name, flags in (("refused", refused), ("covered", covered)):
             if flags.shape != self.refused.shape or flags.dtype != np.bool_:
                 raise ParameterError(name, "another array", "a flag for each person")
-        self.remaining = np.asarray(self.study.budget_units - spent, dtype=np.int64)
+        self.remaining = np.asarray(self._price.limit - spent, dtype=np.int64)
         self.refused, self.covered = refused.copy(), covered.copy()
         self.rounds = rounds
 

@@ -31,9 +31,9 @@ from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
 from demur_sim.children import Child, peak_rss_mb
-from demur_sim.cohort import BLOCK, block_count
 from demur_sim.collector_process import collect
 from demur_sim.observer import Messages
+from demur_sim.portions import BLOCK, block_count
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal

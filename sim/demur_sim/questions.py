@@ -12,9 +12,9 @@ from demur_proto.gradients import inputs_of, model_of
 from demur_proto.grid import grid_step, squared_radius
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.round import Feature
-from demur_sim.cohort import BLOCK
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.populations import Population, side_by_side
+from demur_sim.portions import BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

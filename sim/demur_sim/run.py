@@ -15,10 +15,10 @@ from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.release import Release
 from demur_proto.round import Feature
-from demur_sim.cohort import block_count
 from demur_sim.histogram_results import HistogramResult, query_of
 from demur_sim.linear_results import LinearResult
 from demur_sim.populations import Population
+from demur_sim.portions import block_count
 from demur_sim.questions import blocks
 from demur_sim.results import Result
 from demur_sim.scenario import Kind, Scenario, population_of

@@ -17,18 +17,18 @@ from demur_client.models import ModelCache
 from demur_proto.arrays import Flags, Integers
 from demur_proto.calls import PEER, calling
 from demur_proto.chunks import frame_messages
-from demur_proto.definition import Defined, read_round
+from demur_proto.definition import REPORT_ID_BYTES, Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.frames import split_frames
 from demur_proto.models.definition import ModelDefinition
-from demur_proto.round import ModelQuery, Round
+from demur_proto.round import Gradient, ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
-from demur_proto.words import encode_words
 from demur_sim.children import peak_rss_mb, say
 from demur_sim.cohort import Cohort
 from demur_sim.counting_rounds import Flagged
+from demur_sim.outgoing import outgoing, worked_ahead
 from demur_sim.populations import Population
 from demur_sim.recorder import Recorder
 from demur_sim.scenario import Refusal
@@ -201,42 +201,30 @@ class _Gateway:
         first_report = 0.0
         if self.recorder:
             self.recorder.received(number)
-        at = 0
-        identities_of_block, block = b"", -1
-        model = await self._model(asked)
-        for answer in self.cohort.answers(asked.value, model):
-            mine = answer.contributed
-            contributed = mine if contributed is None else contributed + mine
-            people = np.arange(at, at + len(answer.sent))[answer.sent]
-            at += len(answer.sent)
-            if answer.block != block:
-                block = answer.block
-                identities_of_block = self._ids[block].of(asked.hash)
-            identities = identities_of_block[16 * answer.people.start : 16 * answer.people.stop]
-            if len(people) < len(answer.sent):
-                whole = np.frombuffer(identities, dtype="V16")
-                identities = whole[answer.sent].tobytes()
-            frames = split_frames(
-                asked.hash,
-                identities,
-                encode_words(answer.words, asked.value.word_type),
-                first_number=self._next_frame,
-            )
-            start = 0
-            for frame in frames:
-                stop = start + len(frame.report_ids) // 16
-                self._frames[frame.frame_number] = _Sent(frame, number, people[start:stop])
-                self._next_frame = frame.frame_number + 1
-                first_report = first_report or time.monotonic()
-                if self.recorder:
-                    self.recorder.sent(
-                        number,
-                        people[start:stop],
-                        size_bytes=(len(frame.report_ids) + len(frame.words)) // (stop - start),
-                        time_s=time.monotonic() - received,
-                    )
-                await self._send(call, frame)
-                start = stop
+        answers = outgoing(self.cohort, self._ids, asked, await self._model(asked))
+        wide = isinstance(asked.value.query, Gradient)
+        async with worked_ahead(answers, on_thread=wide) as ready:
+            async for answer in ready:
+                mine = answer.contributed
+                contributed = mine if contributed is None else contributed + mine
+                start = 0
+                for frame in split_frames(
+                    asked.hash, answer.report_ids, answer.words, first_number=self._next_frame
+                ):
+                    stop = start + len(frame.report_ids) // REPORT_ID_BYTES
+                    people = answer.people[start:stop]
+                    self._frames[frame.frame_number] = _Sent(frame, number, people)
+                    self._next_frame = frame.frame_number + 1
+                    first_report = first_report or time.monotonic()
+                    if self.recorder:
+                        self.recorder.sent(
+                            number,
+                            people,
+                            size_bytes=(len(frame.report_ids) + len(frame.words)) // len(people),
+                            time_s=time.monotonic() - received,
+                        )
+                    await self._send(call, frame)
+                    start = stop
         while self._frames:
             self._news = anyio.Event()
             again, self._again = self._again, []

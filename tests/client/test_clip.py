@@ -20,8 +20,9 @@ from demur_proto.arrays import Bits, Flags, Integers, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study, read_study
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
+from demur_proto.mechanisms.rounding import squared_norms
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.words import decode_words

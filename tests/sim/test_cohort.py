@@ -21,8 +21,9 @@ from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.words import decode_words
-from demur_sim.cohort import BLOCK, BlockAnswer, Cohort, block_count
+from demur_sim.cohort import BlockAnswer, Cohort
 from demur_sim.populations import ArrayPopulation, PersonSource
+from demur_sim.portions import BLOCK, block_count
 from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream

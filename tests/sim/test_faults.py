@@ -40,8 +40,9 @@ from demur_server.serving import served
 from demur_server.store.base import Store
 from demur_server.store.memory import MemoryStore
 from demur_sim.children import Child
-from demur_sim.cohort import BLOCK, Cohort
+from demur_sim.cohort import Cohort
 from demur_sim.populations import ArrayPopulation
+from demur_sim.portions import BLOCK
 from demur_sim.scenario import Refusal
 from demur_sim.worker_process import Answered, Work, work
 

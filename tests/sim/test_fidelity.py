@@ -12,8 +12,8 @@ from demur_proto.errors import ParameterError, StateError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature
 from demur_proto.study import Measure, Policy, View
-from demur_sim.cohort import block_count
 from demur_sim.populations import ArrayPopulation, EventLog, Population
+from demur_sim.portions import block_count
 from demur_sim.results import Result
 from demur_sim.run import run_scenario
 from demur_sim.scenario import Scenario

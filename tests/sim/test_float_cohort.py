@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from demur_proto.arrays import Flags, Values, Vector
@@ -14,11 +14,11 @@ from demur_proto.errors import ParameterError, StateError
 from demur_proto.grid import base_units
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.models.softmax import Softmax
-from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
-from demur_sim.cohort import BLOCK
+from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
 from demur_sim.float_charges import FloatPrice
 from demur_sim.float_cohort import FloatCohort, float_statement
 from demur_sim.labelled_people import LabelledPeople
+from demur_sim.portions import BLOCK
 from demur_sim.seeds import Purpose, stream
 
 CLIP, SIGMA, EXPONENT = 2.0, 40.0, -12
@@ -199,6 +199,30 @@ def test_one_more_step_of_private_gd_is_cover_from_everyone() -> None:
     assert (cohort.spent == study.budget_units).all()
 
 
+@pytest.mark.parametrize("measure", [Measure.ZCDP, Measure.GDP])
+def test_a_clip_that_is_no_multiple_of_the_grid_costs_no_answer(measure: Measure) -> None:
+    study = design_study(
+        name="floats",
+        epsilon=1.0,
+        delta=1e-5,
+        answers=3,
+        minimum_cohort=20,
+        clip=0.3,
+        grid_exponent=-16,
+        measure=measure,
+        policy=Policy.RETIRE,
+        maximum_dimension=1 << 8,
+    )
+    cohort = FloatCohort(study, crowd(20), clip=0.3, seed=4, worst_case=True)
+
+    refused = []
+    for number, theta in enumerate(thetas(4), start=1):
+        cohort.noisy_sum(at(theta), number=number)
+        refused.append(int(np.count_nonzero(cohort.refused)))
+
+    assert refused == [0, 0, 0, 20]
+
+
 def test_threads_change_no_bit() -> None:
     people = crowd(2 * BLOCK + 100)
     sums = []
@@ -357,34 +381,65 @@ def test_the_worth_of_a_unit_is_that_of_the_study() -> None:
 floats, clips = st.floats(0.0, 1e6), st.floats(1e-2, 1e2)  # of which 2^62 squared steps are enough
 
 
+def price_of(clip: float, answers: Fraction) -> FloatPrice:
+    """In a study of so many full answers, whose clip need not be a multiple of its grid."""
+    budget_norm = answers * Fraction(clip) ** 2
+    units, _ = base_units(budget_norm, -20)
+    return FloatPrice(clip=clip, budget_norm=budget_norm, budget_units=units)
+
+
+@given(clip=clips, answers=st.integers(1, 400), more=st.fractions(0, Fraction(999, 1000)))
+@example(clip=0.3, answers=5, more=Fraction(0))  # once one answer short: C²/γ² is no integer
+@example(clip=10.0, answers=112, more=Fraction(0))
+def test_as_many_full_answers_fit_as_the_budget_holds_whatever_the_clip(
+    clip: float, answers: int, more: Fraction
+) -> None:
+    price = price_of(clip, answers + more)
+
+    charges = price.charge(np.array([clip, np.nextafter(clip, 0)])).tolist()
+
+    assert price.limit // price.full == answers
+    assert charges == [price.full, price.full]
+
+
+@given(clip=clips, answers=st.fractions(Fraction(1, 100), 400))
+def test_all_that_may_be_spent_is_worth_no_more_than_the_budget(
+    clip: float, answers: Fraction
+) -> None:
+    price = price_of(clip, answers)
+
+    assert price.limit <= price.budget_units
+    if answers >= 1:  # a unit is worth C² over what a full answer costs
+        worth = Fraction(clip) ** 2 / price.full
+        assert price.limit * worth <= price.budget_norm
+        assert price.limit > price.budget_units - answers
+    else:
+        assert price.full > price.limit
+
+
 @given(norm=floats, clip=clips, answers=st.integers(1, 100))
 def test_a_charge_is_never_below_the_exact_one(norm: float, clip: float, answers: int) -> None:
-    budget_units, weight = base_units(answers * Fraction(clip) ** 2, -20)
-    price = FloatPrice(clip=clip, grid_exponent=-20, weight=weight, budget_units=budget_units)
+    price = price_of(clip, Fraction(answers))
 
     (charge,) = price.charge(np.array([norm])).tolist()
 
-    exact = Fraction(norm) ** 2 * weight * 2**40
+    exact = Fraction(norm) ** 2 * price.full / Fraction(clip) ** 2
     if norm <= clip:
         assert charge <= price.full
-    if charge <= budget_units:
-        assert (
-            min(exact, Fraction(clip) ** 2 * weight * 2**40)
-            <= charge
-            <= exact * (1 + Fraction(2, 10**12)) + 1
-        )
+    if charge <= price.budget_units:
+        assert min(exact, Fraction(price.full)) <= charge <= exact * (1 + Fraction(2, 10**12)) + 1
     else:
-        assert charge == budget_units + 1
-        assert exact * (1 + Fraction(2, 10**12)) + 1 > budget_units
+        assert charge == price.budget_units + 1
+        assert exact * (1 + Fraction(2, 10**12)) + 1 > price.budget_units
 
 
 @given(share=st.floats(0.0, 1.0), clip=clips, answers=st.integers(1, 100))
 def test_what_is_affordable_costs_no_more_than_what_is_left(
     share: float, clip: float, answers: int
 ) -> None:
-    budget_units, weight = base_units(answers * Fraction(clip) ** 2, -20)
-    price = FloatPrice(clip=clip, grid_exponent=-20, weight=weight, budget_units=budget_units)
-    left = np.array([min(budget_units, int(share * budget_units)), 0, 1, 17, budget_units])
+    price = price_of(clip, Fraction(answers))
+    limit = price.limit
+    left = np.array([min(limit, int(share * limit)), 0, 1, 17, limit])
 
     radii = price.affordable(left, refused=np.zeros(5, dtype=bool))
 
@@ -393,13 +448,3 @@ def test_what_is_affordable_costs_no_more_than_what_is_left(
     # 3e-12 of what is left is lost, or all of it where that is less than a unit.
     tight = radii < clip
     assert (price.charge(radii) >= left * (1 - 1e-11) - 1)[tight & (left > 10**12)].all()
-
-
-def test_full_answers_fit_as_often_as_the_budget_says() -> None:
-    units, weight = base_units(112 * Fraction(10) ** 2, -12)
-    price = FloatPrice(clip=10.0, grid_exponent=-12, weight=weight, budget_units=units)
-
-    charges = price.charge(np.array([10.0, np.nextafter(10.0, 0)])).tolist()
-
-    assert price.full * 112 == units
-    assert charges == [price.full, price.full]

@@ -26,9 +26,10 @@ from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, design_study
 from demur_server.gradients import mean_gradient
 from demur_sim import cohort as cohort_module
-from demur_sim.cohort import BLOCK, PORTION_WORDS, Cohort, portions
+from demur_sim.cohort import Cohort
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
 from demur_sim.populations import ArrayPopulation
+from demur_sim.portions import BLOCK, PORTION_WORDS, portions
 from demur_sim.sampling import FastSampler, Noise
 from demur_sim.scenario import Refusal, Scenario
 from demur_sim.seeds import Purpose, stream

@@ -21,9 +21,10 @@ from demur_proto.mechanisms.of_round import mechanism_for, randomiser_of, report
 from demur_proto.round import Feature, Histogram, Randomiser, Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.words import decode_words
-from demur_sim.cohort import BLOCK, BlockAnswer, Cohort, block_count
+from demur_sim.cohort import BlockAnswer, Cohort
 from demur_sim.observer import Advantage
 from demur_sim.populations import PersonSource
+from demur_sim.portions import BLOCK, block_count
 from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream

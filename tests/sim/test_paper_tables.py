@@ -65,12 +65,9 @@ def test_every_budget_holds_exactly_as_many_full_answers_as_it_says(tables: Modu
     for cell in tables.cells():
         study = cell.study(60_000)
         price = FloatPrice(
-            clip=cell.clip,
-            grid_exponent=study.base_grid_exponent,
-            weight=study.base_weight,
-            budget_units=study.budget_units,
+            clip=cell.clip, budget_norm=study.budget_norm, budget_units=study.budget_units
         )
-        assert study.budget_units // price.full == cell.fitting
+        assert price.limit // price.full == cell.fitting
         assert study.policy is (Policy.CLIP if cell.filtering else Policy.RETIRE)
         assert (cell.steps > cell.fitting) is cell.filtering
 

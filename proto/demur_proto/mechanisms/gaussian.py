@@ -11,6 +11,7 @@ from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
 from demur_proto.grid import RADIUS_LIMIT, grid_step, squared_radius
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
+from demur_proto.mechanisms.rounding import on_grid, plain_words, rounded
 from demur_proto.noise import Sampler
 from demur_proto.round import GaussianQuery
 from demur_proto.study import Policy, Study
@@ -37,15 +38,21 @@ class GaussianLinear:
     sigma: float  #: full noise of the view, data units
     shares: int  #: how many devices split it; 1 in view local
     on_grid: bool  #: every possible value is a multiple of γ, and none is ever shrunk
-    #: Largest magnitude of a word that the server accepts: ⌊(C + 40σ_i)/γ⌋. Worked out once, since it
-    #: takes exact fractions and every report is held against it.
+    # Worked out once, since these take exact fractions and every report is held against them.
+    #: R = ⌊C²/γ²⌋, the largest squared norm of a value in grid steps.
+    squared_radius: int = field(init=False, repr=False, compare=False)
+    #: σ_i, one device's own noise, data units: never less than σ/√shares.
+    share_sigma: float = field(init=False, repr=False, compare=False)
+    #: Largest magnitude of a word that the server accepts: ⌊(C + 40σ_i)/γ⌋.
     word_limit: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         check_positive("sigma", self.sigma)
         check_integer("shares", self.shares, 1, (1 << 31) - 1)
-        squared_radius(self.clip, self.grid_exponent)
+        radius = squared_radius(self.clip, self.grid_exponent)
+        object.__setattr__(self, "squared_radius", radius)
+        object.__setattr__(self, "share_sigma", _share_of(self.sigma, self.shares))
         reach = Fraction(self.clip) + WORD_LIMIT_SIGMAS * Fraction(self.share_sigma)
         object.__setattr__(self, "word_limit", int(reach / grid_step(self.grid_exponent)))
         if self.word_limit > WordType.INT64.limit:
@@ -91,26 +98,6 @@ class GaussianLinear:
         return self.squared_radius
 
     @property
-    def squared_radius(self) -> int:
-        """R = ⌊C²/γ²⌋, the largest squared norm of a value in grid steps."""
-        return squared_radius(self.clip, self.grid_exponent)
-
-    @property
-    def share_sigma(self) -> float:
-        """σ_i, one device's own noise, data units: never less than σ/√shares.
-
-        >>> mechanism = GaussianLinear(dimension=1, clip=1.0, grid_exponent=-7, sigma=3.0,
-        ...                            shares=4, on_grid=True)
-        >>> mechanism.share_sigma
-        1.5
-        """
-        target = Fraction(self.sigma) ** 2 / self.shares
-        share = self.sigma / math.sqrt(self.shares)
-        while Fraction(share) ** 2 < target:
-            share = math.nextafter(share, math.inf)
-        return share
-
-    @property
     def noise_steps(self) -> float:
         """σ_i/γ, one device's own noise in grid steps."""
         return math.ldexp(self.share_sigma, -self.grid_exponent)
@@ -126,9 +113,11 @@ class GaussianLinear:
         Raises:
             ParameterError: the values are not of shape [n, d].
         """
-        if self.on_grid:
-            return self._plain(values)[2]
         self._check_shape(values)
+        if self.on_grid:
+            exponent, radius = self.grid_exponent, self.squared_radius
+            candidates = on_grid(values, exponent=exponent)
+            return plain_words(values, candidates, exponent=exponent, radius=radius)[2]
         finite: Flags = np.all(np.isfinite(values), axis=1)
         return finite
 
@@ -150,14 +139,9 @@ class GaussianLinear:
         Raises:
             ParameterError: the values are not of shape [n, d].
         """
-        words, squares, plain = self._plain(values)
-        if self.on_grid:
-            return words, squares
-        coins = sampler.uniform(reports=len(values), dimension=self.dimension)
-        rough = ~plain & np.isfinite(values).all(axis=1)
-        if rough.any():
-            words[rough] = self._rounded(values[rough], coins[rough], self.squared_radius)
-            squares[rough] = squared_norms(words[rough])
+        self._check_shape(values)
+        coins = None if self.on_grid else self._coins(sampler, len(values))
+        words, squares, _ = self._encoded(values, coins)
         return words, squares
 
     def encode_within(
@@ -180,65 +164,55 @@ class GaussianLinear:
         Raises:
             ParameterError: the values are not of shape [n, d].
         """
-        whole, squares, plain = self._plain(values)
-        coins = sampler.uniform(reports=len(values), dimension=self.dimension)
-        rough = ~plain & np.isfinite(values).all(axis=1) & (not self.on_grid)
-        if rough.any():
-            whole[rough] = self._rounded(values[rough], coins[rough], self.squared_radius)
-            squares[rough] = squared_norms(whole[rough])
-        words = whole.copy()
-        tight = (radii < self.squared_radius) & (rough | (squares > radii))
+        self._check_shape(values)
+        coins = self._coins(sampler, len(values))
+        words, squares, rough = self._encoded(values, None if self.on_grid else coins)
+        shrunk: Flags = (radii == 0) & (squares > 0)
+        words[shrunk], squares[shrunk] = 0, 0  # what rounding within nothing gives, found sooner
+        tight = (radii > 0) & (radii < self.squared_radius) & (rough | (squares > radii))
         if tight.any():
-            words[tight] = self._rounded(values[tight], coins[tight], radii[tight, None])
-            squares[tight] = squared_norms(words[tight])
-        shrunk: Flags = (words != whole).any(axis=1)
+            fitting, fitting_squares = rounded(
+                values[tight].astype(np.float64, copy=False),
+                coins[tight],
+                exponent=self.grid_exponent,
+                radii=radii[tight],
+            )
+            shrunk[tight] = (fitting != words[tight]).any(axis=1)
+            words[tight], squares[tight] = fitting, fitting_squares
         return words, squares, shrunk
 
     def _check_shape(self, values: Values) -> None:
         if values.ndim != 2 or values.shape[1] != self.dimension:
             raise ParameterError("values", values.shape, f"of shape [n, {self.dimension}]")
 
-    def _plain(self, values: Values) -> tuple[Words, Integers, Flags]:
-        """Words, squared norms and whether a row is used as it is; the others are zero so far."""
-        self._check_shape(values)
-        radius = self.squared_radius
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.ldexp(values.astype(np.float64, copy=False), -self.grid_exponent)
-            plain = (np.rint(scaled) == scaled).all(axis=1)
-            # Squares of floats decide only where integers could not overflow; integers decide the
-            # rest below.
-            plain &= np.einsum("nd,nd->n", scaled, scaled) <= 1.001 * radius
-        if not plain.all():
-            scaled = np.where(plain[:, None], scaled, 0.0)
-        words: Words = scaled.astype(np.int64)
-        squares = squared_norms(words)
-        outside = squares > radius
-        if outside.any():
-            words[outside] = 0
-            squares[outside] = 0
-            plain &= ~outside
-        return words, squares, plain
+    def _coins(self, sampler: Sampler, reports: int) -> Values:
+        """One for each coordinate [n, d]."""
+        return sampler.uniform(reports=reports, dimension=self.dimension)
 
-    def _rounded(self, values: Values, coins: Values, radius: int | Words) -> Words:
-        """Clip finite values [n, d] to a squared norm, or to one each [n, 1], and round them."""
-        peak = np.abs(values).max(axis=1, keepdims=True)
-        direction = values / np.where(peak > 0, peak, 1.0)
-        # Running sums add in one order; others depend on the array's layout and the processor.
-        norm = np.sqrt(np.cumsum(direction * direction, axis=1)[:, -1:])
-        # The norm in grid steps, capped before it can overflow: far out, only the direction counts.
-        reach = np.sqrt(radius) * (1 - 2.0**-12)
-        with np.errstate(over="ignore"):
-            length = np.minimum(np.ldexp(peak, -self.grid_exponent) * norm, reach)
-        steps = direction * (length / np.where(norm > 0, norm, 1.0))
-        low = np.floor(steps)
-        words: Words = (low + (coins < steps - low)).astype(np.int64)
-        outside = (squared_norms(words)[:, None] > radius)[:, 0]
-        words[outside] = np.trunc(steps[outside]).astype(np.int64)
-        return words
+    def _encoded(self, values: Values, coins: Values | None) -> tuple[Words, Integers, Flags]:
+        """Words, squared norms, and which rows had to be rounded: none, without coins."""
+        values = values.astype(np.float64, copy=False)
+        exponent, radius = self.grid_exponent, self.squared_radius
+        candidates = on_grid(values, exponent=exponent)
+        if coins is not None and not candidates.any():
+            radii = np.full(len(values), radius)
+            return *rounded(values, coins, exponent=exponent, radii=radii), ~candidates
+        words, squares, plain = plain_words(values, candidates, exponent=exponent, radius=radius)
+        if coins is None:
+            return words, squares, np.zeros_like(plain)
+        rough = ~plain
+        if rough.any():
+            radii = np.full(np.count_nonzero(rough), radius)
+            words[rough], squares[rough] = rounded(
+                values[rough], coins[rough], exponent=exponent, radii=radii
+            )
+        return words, squares, rough
 
     def randomise(self, words: Words, sampler: Sampler) -> Words:
         """Device half, after the decision: words [n, d] plus a share of noise for each report."""
-        return words + self.noise(sampler, reports=len(words))
+        noisy = self.noise(sampler, reports=len(words))
+        noisy += words
+        return noisy
 
     def noise(self, sampler: Sampler, *, reports: int) -> Words:
         """One share of noise for each report [n, d], grid steps."""
@@ -342,7 +316,14 @@ class GaussianLinear:
         )
 
 
-def squared_norms(words: Words) -> Integers:
-    """Σz² of each row of words [n, d]; exact while it fits 63 bits."""
-    squares: Integers = words[:, 0] ** 2 if words.shape[1] == 1 else np.vecdot(words, words)
-    return squares
+def _share_of(sigma: float, shares: int) -> float:
+    """σ/√shares, or the next larger float.
+
+    >>> _share_of(3.0, 4)
+    1.5
+    """
+    target = Fraction(sigma) ** 2 / shares
+    share = sigma / math.sqrt(shares)
+    while Fraction(share) ** 2 < target:
+        share = math.nextafter(share, math.inf)
+    return share

@@ -15,7 +15,7 @@ from demur_server.training.checkpoints import (
     save_checkpoint,
 )
 from demur_server.training.trainer import start, train
-from demur_sim.cohort import block_count
+from demur_sim.portions import block_count
 from demur_sim.run import run_anywhere
 from demur_sim.seeds import Purpose, stream
 from demur_sim.session import Fidelity
