@@ -379,7 +379,8 @@ def without_value(mechanism: Mechanism, values: Values, units: Integers) -> Flag
     """
     suspect: Flags = units == 0
     if suspect.any():  # nothing may be a value as well: look at the others only
-        suspect &= np.any(values != 0, axis=1)
+        other = values != 0
+        suspect &= other[:, 0] if values.shape[1] == 1 else np.any(other, axis=1)
     if suspect.any():
         suspect[suspect] = ~mechanism.sound(values[suspect])
     return suspect

@@ -34,10 +34,14 @@ from demur_proto.v1 import analyst_pb2, collector_pb2
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
 from demur_server.gradients import mean_gradient
+from demur_server.overview import round_lines
 from demur_server.service import CollectorService
 from demur_server.serving import Ports, served
 from demur_server.store.base import MOST_WAITING, Store
+from demur_server.store.durable import DurableStore
 from demur_server.store.memory import MemoryStore
+from demur_server.store.side_door import sqlite_door
+from demur_server.store.sqlite import SqliteDatabase
 from store_kit import MemoryPlace, Place, PostgresPlace, PostgresServer, SqlitePlace
 
 DEADLINE_S = 10.0
@@ -69,6 +73,26 @@ def asking(model: DefinedModel, number: int = 1, *, dimension: int = 6) -> Defin
 
 def counting(model: DefinedModel, number: int = 1, *, parameters: int = 6) -> Defined[Round]:
     return define_round(next_error_count(STUDY, model.hash, number=number, parameters=parameters))
+
+
+async def test_whoever_looks_at_rounds_sees_which_model_they_are_about(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    made = await DurableStore.open(SqliteDatabase(path))
+    await made.add_study(STUDY)
+    await keep(made, MODEL)
+    for asked in (asking(MODEL, 1), counting(MODEL, 2)):
+        await made.add_round(asked, sums_length=asked.value.query.dimension)  # type: ignore[union-attr]
+    await made.close()
+
+    with sqlite_door(path) as door, door.looking() as sql:
+        lines = round_lines(sql)
+
+    named = MODEL.hash.hex()[:16]
+    assert [each.asks for each in lines] == [
+        f"gradient: model {named}",
+        f"error count: model {named}",
+    ]
+    assert [each.estimates for each in lines] == [6, 1]
 
 
 # ---- stores ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from demur_client.device import Device
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_error_count, next_gradient, next_round
 from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.errors import ParameterError, UnsupportedError
+from demur_proto.errors import DataError, ParameterError, UnsupportedError
 from demur_proto.gradients import person_error_share
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import ModelDefinition, Module, define_model
@@ -23,13 +23,14 @@ from demur_proto.models.softmax import Softmax
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, design_study
-from demur_sim.cohort import BLOCK, Cohort
+from demur_sim.cohort import Cohort
 from demur_sim.float_cohort import FloatCohort
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
 from demur_sim.populations import ArrayPopulation
 from demur_sim.scenario import Refusal, Scenario
 from demur_sim.session import Aftermath, Session
 from demur_sim.simulation import open_session
+from demur_sim.training.source import restore_into, snapshot_of
 
 DEADLINE_S = 60.0
 INPUTS, CLASSES = 3, 2
@@ -127,6 +128,23 @@ def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
     assert 0 < covered.sum() < 40
     # NaN is wrong, which is a value; a gradient of NaN is none, and the filter knows nothing of it.
     assert (covered > refused).any() == (kind == "gradients")
+
+
+def test_flags_go_on_with_a_checkpoint(pool: ThreadPoolExecutor) -> None:
+    study, of = a_study(Policy.CLIP), people(40)
+    cohort, later = (Cohort(study, of, seed=1, refusal=Refusal.COVER) for _ in range(2))
+    asked = define_round(
+        next_gradient(study, define_model(a_model()).hash, number=1, dimension=PARAMETERS)
+    )
+    cohort.sum(asked.value, pool, threads=1, model=a_model())
+    kept = snapshot_of(cohort)
+
+    restore_into(later, kept)
+
+    assert later.covered().any()
+    assert later.covered().tolist() == cohort.covered().tolist()
+    with pytest.raises(DataError, match="the checkpoint has no covered of 40 devices"):
+        restore_into(later, {name: each for name, each in kept.items() if name != "covered"})
 
 
 def test_floats_raise_the_flag_of_whoever_gave_less_than_their_gradient() -> None:
@@ -234,10 +252,10 @@ async def counted(devices: int, **options: Any) -> tuple[list[Release], Aftermat
 
 
 async def test_processes_count_what_the_cohort_counts_bit_for_bit() -> None:
-    devices = BLOCK + 50
+    devices = 60  # the trainings have two blocks, and as many workers
 
     alone, truth = await counted(devices, workers=1)
-    for fidelity, workers in (("cohort", 2), ("processes", 2)):
+    for fidelity, workers in (("cohort", 2), ("processes", 1)):
         releases, aftermath = await counted(devices, fidelity=fidelity, workers=workers)
 
         assert releases == alone
