@@ -540,7 +540,7 @@ async def test_messages_of_some_later_version_are_passed_over() -> None:
         (b"\xff", WireError),
         (b"", WireError),
         (asking(1).definition.replace(STUDY.hash, bytes(32)), WireError),
-        (asking(1).definition + b"\xa2\x01\x00", UnsupportedError),  # a halt_count instead
+        (asking(1).definition + b"\xa2\x06\x00", UnsupportedError),  # a field from the future
     ],
 )
 async def test_a_round_that_breaks_the_contract_is_refused_before_any_data_is_read(

@@ -1,0 +1,48 @@
+"""What a device in any language must reproduce of running counts: `tests/golden/running_counts.json`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counting_kit import a_study, rounds_of
+from demur_client.filters import Filter
+from demur_client.running import RunningState
+from demur_proto.continual.factors import factors_of
+from demur_proto.segments import Factorisation, Segment
+from demur_proto.study import Policy
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parent.parent / "golden" / "running_counts.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("kind", list(Factorisation))
+def test_rows_are_those_of_the_vectors(kind: Factorisation) -> None:
+    horizon, exponent = GOLDEN["horizon"], GOLDEN["grid_exponent"]
+    factors = factors_of(kind, horizon=horizon, exponent=exponent)
+
+    rows = [factors.row(position).tolist() for position in range(1, horizon + 1)]
+
+    assert rows == GOLDEN["rows"][kind.value]
+
+
+@pytest.mark.parametrize("vector", GOLDEN["transcripts"], ids=lambda each: each["factorisation"])
+def test_a_device_says_and_holds_what_the_vectors_say(vector: dict[str, Any]) -> None:
+    kind = Factorisation(vector["factorisation"])
+    segment = Segment(horizon=GOLDEN["horizon"], cohort=1, factorisation=kind)
+    rounds = rounds_of(a_study(answers=12), segment, bound=vector["bound"])
+    weight = rounds[0].value.weight
+    mine = Filter(budget_units=weight * vector["budget_units"], policy=Policy.SKIP)
+    state = RunningState(rounds[0].value)
+
+    words, left = [], []
+    for asked, now in zip(rounds, vector["states"], strict=True):
+        value = np.nan if now is None else float(now)
+        words.append(state.answer(asked.value, np.array([[value]]), mine)[0])
+        left.append(mine.remaining_units // weight)
+
+    assert (words, left) == (vector["words"], vector["left"])
+    assert mine.ever_refused  # or this says nothing of refusals
