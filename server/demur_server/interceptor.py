@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -84,34 +84,53 @@ def _guarded(handler: "Handler", call: OpenCall, patience_s: float) -> "Handler"
         else:
             await context.write(await behaviour(asked, context))
 
-    async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
-        async with aclosing(_decoded(requests, decode, patience_s)) as decoded:
-            if handler.request_streaming:
-                await answer(decoded, context)
-                return
-            request = await anext(decoded, None)
-            if request is None:
-                raise WireError("the request is missing")
-            await answer(request, context)
+    async def serve(context: Context) -> None:
+        requests = Requests(context, decode, patience_s)
+        if handler.request_streaming:
+            await answer(requests, context)
+            return
+        request = await anext(requests, None)
+        if request is None:
+            raise WireError("the request is missing")
+        await answer(request, context)
 
     async def many_to_many(requests: AsyncIterator[bytes], context: Context) -> None:
-        await _answered(lambda: serve(requests, context), context, call)
+        await _answered(lambda: serve(context), context, call)
 
     return grpc.stream_stream_rpc_method_handler(many_to_many, None, encode)
 
 
-async def _decoded(
-    requests: AsyncIterator[bytes], decode: Callable[[bytes], Any], patience_s: float
-) -> AsyncGenerator[Any, None]:
-    with anyio.move_on_after(patience_s) as patience:
-        first = await anext(requests, None)
-    if patience.cancelled_caught:
-        raise WireError(f"the first message did not come within {patience_s:g} s")
-    if first is None:
-        return
-    yield decode(first)
-    async for request in requests:
-        yield decode(request)
+class Requests:
+    """The messages of a call, read and decoded one by one as they are asked for.
+
+    Args:
+        context: the call.
+        decode: makes a message of its bytes.
+        patience_s: how long the first may take, seconds.
+    """
+
+    def __init__(self, context: Context, decode: Callable[[bytes], Any], patience_s: float) -> None:
+        self._read = context.read
+        self._decode = decode
+        self._patience_s: float | None = patience_s
+
+    def __aiter__(self) -> "Requests":
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await (self._read() if self._patience_s is None else self._first())
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return self._decode(message)
+
+    async def _first(self) -> Any:
+        patience_s, self._patience_s = self._patience_s, None
+        message = None
+        with anyio.move_on_after(patience_s) as patience:
+            message = await self._read()
+        if patience.cancelled_caught:
+            raise WireError(f"the first message did not come within {patience_s:g} s")
+        return message
 
 
 async def _written(behaviour: Any, request: Any, context: Context) -> None:

@@ -124,10 +124,9 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 f"a report of {len(words)} bytes comes in chunks: one message holds "
                 f"{LARGEST_FRAMED_BYTES}"
             )
-        [disposition] = await self._collector.intake.submit(
-            report.round_hash, _one_id(report.report_id), words, devices=device_id
+        return await self._collector.intake.submit_one(
+            report.round_hash, _one_id(report.report_id), words, device=device_id
         )
-        return disposition
 
     async def _submit_chunks(
         self,
