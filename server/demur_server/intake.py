@@ -11,7 +11,7 @@ from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.hmacs import hash_payloads
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
+from demur_proto.words import Payload, decode_words
 from demur_server.admission import (
     check_devices,
     check_words,
@@ -50,7 +50,7 @@ class Intake:
         self._gathering = Gathering(self._submit_together)
 
     async def submit_one(
-        self, round_hash: bytes, report_id: bytes, words: bytes, *, device: bytes | None = None
+        self, round_hash: bytes, report_id: bytes, words: Payload, *, device: bytes | None = None
     ) -> int:
         """Count one report that came on its own; as `submit`, which says more.
 
@@ -64,7 +64,7 @@ class Intake:
         check_words(asking, words, reports=report_count(report_id))
         if not self._open_access:
             check_devices(device, reports=1)
-        return await self._gathering.add(round_hash, report_id, words, device=device)
+        return await self._gathering.add(round_hash, report_id, bytes(words), device=device)
 
     async def _submit_together(
         self, round_hash: bytes, report_ids: bytes, words: bytes, devices: bytes | None
@@ -75,7 +75,7 @@ class Intake:
         self,
         round_hash: bytes,
         report_ids: bytes,
-        words: bytes,
+        words: Payload,
         *,
         devices: bytes | None = None,
         payload_hashes: list[bytes] | None = None,

@@ -10,7 +10,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 import grpc
@@ -100,7 +100,11 @@ def _guarded(handler: "Handler", call: OpenCall, patience_s: float) -> "Handler"
     return grpc.stream_stream_rpc_method_handler(many_to_many, None, encode)
 
 
-class Requests:
+Message = TypeVar("Message")
+Other = TypeVar("Other")
+
+
+class Requests(Generic[Message]):
     """The messages of a call, read and decoded one by one as they are asked for.
 
     Args:
@@ -109,27 +113,36 @@ class Requests:
         patience_s: how long the first may take, seconds.
     """
 
-    def __init__(self, context: Context, decode: Callable[[bytes], Any], patience_s: float) -> None:
-        self._read = context.read
-        self._decode = decode
-        self._patience_s: float | None = patience_s
+    def __init__(
+        self, context: Context, decode: Callable[[bytes], Message], patience_s: float
+    ) -> None:
+        self._context = context
+        self._decode: Callable[[bytes], Any] = decode
+        self._patience_s = patience_s
+        self._begun = False
 
-    def __aiter__(self) -> "Requests":
+    def decoded_by(self, decode: Callable[[bytes], Other]) -> "Requests[Other]":
+        """These, decoded in another way from now on."""
+        self._decode = decode
+        return cast("Requests[Other]", self)
+
+    def __aiter__(self) -> "Requests[Message]":
         return self
 
-    async def __anext__(self) -> Any:
-        message = await (self._read() if self._patience_s is None else self._first())
+    async def __anext__(self) -> Message:
+        message: Any = await (self._context.read() if self._begun else self._first())
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
-        return self._decode(message)
+        decoded: Message = self._decode(message)
+        return decoded
 
     async def _first(self) -> Any:
-        patience_s, self._patience_s = self._patience_s, None
-        message = None
-        with anyio.move_on_after(patience_s) as patience:
-            message = await self._read()
+        self._begun = True
+        message: Any = None
+        with anyio.move_on_after(self._patience_s) as patience:
+            message = await self._context.read()
         if patience.cancelled_caught:
-            raise WireError(f"the first message did not come within {patience_s:g} s")
+            raise WireError(f"the first message did not come within {self._patience_s:g} s")
         return message
 
 
