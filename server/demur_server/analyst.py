@@ -275,6 +275,7 @@ class Analyst:
         dimension: int | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
+        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
@@ -285,6 +286,7 @@ class Analyst:
             dimension: coordinates of all features together; one each by default.
             clip: ℓ₂ radius of one person's value, data units.
             on_grid: every possible value is a multiple of the study's grid step.
+            answer_after_ms: when devices send, after they received the round.
             reports: how many to wait for; by default the study's minimum cohort.
             timeout_s: how long to wait for them, seconds.
 
@@ -294,7 +296,13 @@ class Analyst:
             DemurError: the collector refuses, or went away.
         """
         _check_waiting(reports, timeout_s)
-        asked = await self.open(*features, dimension=dimension, clip=clip, on_grid=on_grid)
+        asked = await self.open(
+            *features,
+            dimension=dimension,
+            clip=clip,
+            on_grid=on_grid,
+            answer_after_ms=answer_after_ms,
+        )
         return await self._close(asked, reports, timeout_s)
 
     async def ask_histogram(
@@ -304,16 +312,14 @@ class Analyst:
         categories: int,
         mechanism: Randomiser,
         epsilon: float,
+        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
         """Ask for categories, wait for the reports, and return the release with their counts.
 
         Args:
-            feature: gives each person's category, 0 to categories − 1.
-            categories: k, how many there are; >= 2.
-            mechanism: how devices randomise their category.
-            epsilon: ε of the mechanism, nats; > 0.
+            feature: see `open_histogram`, as for all up to `answer_after_ms`.
             reports: how many to wait for; by default the study's minimum cohort.
             timeout_s: how long to wait for them, seconds.
 
@@ -324,7 +330,11 @@ class Analyst:
         """
         _check_waiting(reports, timeout_s)
         asked = await self.open_histogram(
-            feature, categories=categories, mechanism=mechanism, epsilon=epsilon
+            feature,
+            categories=categories,
+            mechanism=mechanism,
+            epsilon=epsilon,
+            answer_after_ms=answer_after_ms,
         )
         return await self._close(asked, reports, timeout_s)
 
