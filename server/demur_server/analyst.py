@@ -318,10 +318,7 @@ class Analyst:
     ) -> Release:
         """Ask for categories, wait for the reports, and return the release with their counts.
 
-        Args:
-            feature: see `open_histogram`, as for all up to `answer_after_ms`.
-            reports: how many to wait for; by default the study's minimum cohort.
-            timeout_s: how long to wait for them, seconds.
+        The arguments are those of `open_histogram`, then those of `ask`.
 
         Raises:
             ParameterError: an argument is outside its range; nothing was asked.

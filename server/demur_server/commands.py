@@ -88,10 +88,12 @@ def run(options: argparse.Namespace) -> int:
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
-    _collect_less_often()
+    def begin(started: "Started") -> None:
+        _collect_less_often()
+        (_say_json if options.json else _say)(started)
 
     async def served() -> None:
-        await serve(config, say=_say_json if options.json else _say)
+        await serve(config, say=begin)
 
     anyio.run(served)
     return 0
@@ -101,7 +103,7 @@ def _collect_less_often() -> None:
     """Have Python look for garbage in cycles less often: a seventh of what single reports cost."""
     import gc
 
-    gc.freeze()  # modules stay for as long as the process
+    gc.freeze()  # what there is by now stays for as long as the process
     gc.set_threshold(GARBAGE, 10, 10)
 
 
