@@ -6,6 +6,7 @@ from demur_proto.credentials import DEVICE_ID_BYTES, PROOF_BYTES
 from demur_proto.definition import LARGEST_REPORT_BYTES, REPORT_ID_BYTES
 from demur_proto.errors import ParameterError, WireError
 from demur_proto.v1 import report_pb2
+from demur_proto.words import Payload
 
 MAXIMUM_FRAME_REPORTS = 4096
 MAXIMUM_FRAME_BYTES = 1 << 20  #: of ids and words
@@ -67,7 +68,7 @@ def split_frames(
         )
 
 
-def check_frame(frame: report_pb2.ReportFrame, *, words: bytes | None = None) -> int:
+def check_frame(frame: report_pb2.ReportFrame, *, words: Payload | None = None) -> int:
     """The number of reports in a frame.
 
     Args:

@@ -54,7 +54,7 @@ def hmac_by_message(key: PreparedKey, messages: Sequence[bytes]) -> list[bytes]:
     return [tags[message] for message in messages]
 
 
-def hash_payloads(words: bytes, *, reports: int) -> list[bytes]:
+def hash_payloads(words: bytes | memoryview, *, reports: int) -> list[bytes]:
     """SHA-256 of each report's words, 32 bytes each.
 
     Args:
@@ -71,7 +71,8 @@ def hash_payloads(words: bytes, *, reports: int) -> list[bytes]:
     if size > _OFTEN_EQUAL_BYTES:
         whole = memoryview(words)  # slices of it copy nothing
         return [hashlib.sha256(whole[at : at + size]).digest() for at in starts]
-    payloads = [words[at : at + size] for at in starts]
+    data = bytes(words)  # a copy only of what is not in bytes already
+    payloads = [data[at : at + size] for at in starts]
     hashes = {payload: hashlib.sha256(payload).digest() for payload in set(payloads)}
     return [hashes[payload] for payload in payloads]
 

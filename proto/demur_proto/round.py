@@ -15,6 +15,7 @@ from demur_proto.grid import EXPONENT_LIMIT, grid_step, squared_radius
 from demur_proto.segments import Admission, Segment
 from demur_proto.words import WordType
 
+LATEST_ANSWER_MS = 86_400_000  #: a day
 MOST_CATEGORIES = 1 << 18  #: of a histogram, so that its release fits a message
 
 
@@ -335,7 +336,7 @@ class Round:
         check_integer("weight", self.weight, 1, 1 << 62)
         if not isinstance(self.word_type, WordType):
             raise ParameterError("word_type", self.word_type, "a WordType")
-        check_integer("answer_after_ms", self.answer_after_ms, 0, 86_400_000)
+        check_integer("answer_after_ms", self.answer_after_ms, 0, LATEST_ANSWER_MS)
         check_integer("close_unix_ms", self.close_unix_ms, 0, (1 << 53))
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from demur_proto.arrays import Flags, Words
 from demur_proto.errors import ParameterError, WireError
 
+Payload = bytes | memoryview  #: encoded words, which may lie within a message
+
 
 class WordType(StrEnum):
     """How the words of a report are encoded.
@@ -71,7 +73,7 @@ def encode_words(words: Words, word_type: WordType) -> bytes:
 
 
 def decode_words(
-    data: bytes, word_type: WordType, *, reports: int, dimension: int, widen: bool = True
+    data: Payload, word_type: WordType, *, reports: int, dimension: int, widen: bool = True
 ) -> tuple[Words, Flags]:
     """Bytes to words [reports, dimension], and which reports are well formed [reports].
 

@@ -17,6 +17,7 @@ from demur_proto.errors import AccessError, StateError
 from demur_proto.hmacs import prepare_key
 from demur_proto.status import REFUSED
 from demur_proto.v1 import report_pb2
+from demur_proto.words import Payload
 from demur_server.proofs import (
     UNKNOWN_SENDERS,
     Senders,
@@ -118,7 +119,7 @@ class Access(Protocol):
         """Trade a token for a credential; `Enrolment.enrol`."""
 
     def senders(
-        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: Payload | None = None
     ) -> Senders:
         """Who made the reports of a frame, and which of them nobody proves to have made."""
 
@@ -160,7 +161,7 @@ class OpenAccess:
         raise StateError("this collector takes reports from anybody: there is nothing to enrol for")
 
     def senders(
-        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: Payload | None = None
     ) -> Senders:
         """Unknown, all of them."""
         return UNKNOWN_SENDERS
@@ -240,7 +241,7 @@ class CredentialAccess:
         return await self._enrolment.enrol(token, nonce)
 
     def senders(
-        self, frame: report_pb2.ReportFrame, *, reports: int, words: bytes | None = None
+        self, frame: report_pb2.ReportFrame, *, reports: int, words: Payload | None = None
     ) -> Senders:
         """Who made the reports of a frame; a revoked device proves nothing any more.
 

@@ -92,6 +92,12 @@ def revoke(door: SideDoor, device: str, *, reason: str) -> None:
         identities.revoke_device(sql, device_id, reason)
 
 
+def list_devices(door: SideDoor) -> list[tuple[bytes, str | None]]:
+    """Every device by id; with the reason if it is revoked."""
+    with door.looking() as sql:
+        return identities.all_devices(sql)
+
+
 def make_credential(door: SideDoor, name: str, *, role: Role, out: Path | None = None) -> str:
     """A new credential for an analyst or a gateway, as it is written down.
 

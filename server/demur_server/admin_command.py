@@ -20,6 +20,7 @@ LINES = {
     "studies": ("list the studies", False),
     "rounds": ("list the rounds", True),
     "releases": ("list the releases", True),
+    "devices": ("list the ids of the devices that enrolled, and which are revoked", False),
     "credentials": ("list the credentials of analysts and gateways, by name", False),
     "verify": ("check that the store holds together; exit 1 if it does not", False),
 }
@@ -94,6 +95,7 @@ def run(options: argparse.Namespace) -> int:
         "verify": _verify,
         "tokens": _tokens,
         "revoke": _revoke,
+        "devices": _devices,
         "credential": _credential,
         "credentials": _credentials,
         "backup": _backup,
@@ -204,6 +206,20 @@ def _revoke(options: argparse.Namespace, config: "ServerConfig") -> int:
         print(json.dumps({"revoked": options.device.lower()}))
     else:
         print(f"revoked {options.device.lower()}; a running collector knows within seconds")
+    return 0
+
+
+def _devices(options: argparse.Namespace, config: "ServerConfig") -> int:
+    from demur_server.admin import list_devices, open_door
+
+    with open_door(config) as door:
+        found = list_devices(door)
+    rows = [{"device": device.hex(), "revoked": reason} for device, reason in found]
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        shown = [{**row, "revoked": row["revoked"] or ""} for row in rows]
+        _print_table(shown, nothing="no devices yet")
     return 0
 
 

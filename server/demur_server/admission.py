@@ -7,6 +7,7 @@ from demur_proto.arrays import Flags, Words
 from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.errors import WireError
 from demur_proto.hmacs import PreparedKey, hmac_by_message
+from demur_proto.words import Payload
 from demur_server.live import LiveRound
 from demur_server.store.base import Batch
 
@@ -25,7 +26,7 @@ def report_count(report_ids: bytes) -> int:
     return reports
 
 
-def check_words(live: LiveRound, words: bytes, *, reports: int) -> None:
+def check_words(live: LiveRound, words: Payload, *, reports: int) -> None:
     """See that the words are those of so many reports to a round.
 
     Raises:

@@ -228,6 +228,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         dimension: int | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
+        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
@@ -238,6 +239,7 @@ class Analyst(ModelQuestions, CountingQuestions):
             dimension: coordinates of all features together; one each by default.
             clip: ℓ₂ radius of one person's value, data units.
             on_grid: every possible value is a multiple of the study's grid step.
+            answer_after_ms: when devices send, after they received the round.
             reports: how many to wait for; by default the study's minimum cohort.
             timeout_s: how long to wait for them, seconds.
 
@@ -247,7 +249,13 @@ class Analyst(ModelQuestions, CountingQuestions):
             DemurError: the collector refuses, or went away.
         """
         check_waiting(reports, timeout_s)
-        asked = await self.open(*features, dimension=dimension, clip=clip, on_grid=on_grid)
+        asked = await self.open(
+            *features,
+            dimension=dimension,
+            clip=clip,
+            on_grid=on_grid,
+            answer_after_ms=answer_after_ms,
+        )
         return await self._close(asked, reports, timeout_s)
 
     async def ask_histogram(
@@ -257,18 +265,13 @@ class Analyst(ModelQuestions, CountingQuestions):
         categories: int,
         mechanism: Randomiser,
         epsilon: float,
+        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
         """Ask for categories, wait for the reports, and return the release with their counts.
 
-        Args:
-            feature: gives each person's category, 0 to categories − 1.
-            categories: k, how many there are; >= 2.
-            mechanism: how devices randomise their category.
-            epsilon: ε of the mechanism, nats; > 0.
-            reports: how many to wait for; by default the study's minimum cohort.
-            timeout_s: how long to wait for them, seconds.
+        The arguments are those of `open_histogram`, then those of `ask`.
 
         Raises:
             ParameterError: an argument is outside its range; nothing was asked.
@@ -277,7 +280,11 @@ class Analyst(ModelQuestions, CountingQuestions):
         """
         check_waiting(reports, timeout_s)
         asked = await self.open_histogram(
-            feature, categories=categories, mechanism=mechanism, epsilon=epsilon
+            feature,
+            categories=categories,
+            mechanism=mechanism,
+            epsilon=epsilon,
+            answer_after_ms=answer_after_ms,
         )
         return await self._close(asked, reports, timeout_s)
 

@@ -97,6 +97,13 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     command.add_argument(
         "--dimension", type=int, metavar="D", help="coordinates in all (default: one a feature)"
     )
+    command.add_argument(
+        "--answer-after-ms",
+        type=int,
+        metavar="MS",
+        help="when devices send: so long after they received the round, whatever it took them to "
+        "compute (default: 0, as soon as they have)",
+    )
     command.add_argument("--json", action="store_true", help="print the release as JSON")
     histogram = command.add_argument_group("a histogram")
     for flag, kind, metavar, purpose in HISTOGRAM:
@@ -113,6 +120,7 @@ def run(options: argparse.Namespace) -> int:
     import anyio
 
     from demur_proto.checks import check_integer, check_positive
+    from demur_proto.errors import ParameterError
     from demur_server.choosing import describe_feature, read_features
     from demur_server.question import Question
     from demur_server.telling import told
@@ -122,8 +130,14 @@ def run(options: argparse.Namespace) -> int:
     check_positive("--timeout", options.timeout)
     features = read_features(options.question)
     names = [flag for flag, *_ in (*CONTRACT, *HISTOGRAM)] + ["--clip", "--on-grid", "--dimension"]
+    names += ["--answer-after-ms"]
     keys = [flag.removeprefix("--").replace("-", "_") for flag in names]
     question = Question.read(features, {key: getattr(options, key) for key in keys})
+    slot_s = (options.answer_after_ms or 0) / 1000
+    if not options.timeout > slot_s:
+        raise ParameterError(
+            "--timeout", options.timeout, f"longer than the {slot_s:g} s after which devices answer"
+        )
 
     async def ask() -> "tuple[Study, Release]":
         from demur_server.analyst import Analyst

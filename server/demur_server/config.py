@@ -1,12 +1,14 @@
 """What a collector process is told: from TOML and the command line to checked values."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import parse_qsl, urlsplit
 
 from demur_proto.channels import is_loopback
 from demur_proto.checks import check_integer, check_text
@@ -204,6 +206,12 @@ def load_config(
     if "store.postgres" in given:
         table.pop("store.sqlite", None)
     table |= given
+    if _has_password(given.get("store.postgres")):
+        raise ParameterError(  # never what came
+            "store.postgres on the command line",
+            "an address with a password",
+            "one without: whoever may list processes reads it; put the password into PGPASSFILE",
+        )
     try:
         typed = {key: _typed(key, value) for key, value in table.items()}
         parts = {name: made(**_inside(name, typed)) for name, made in _TABLES.items()}
@@ -213,6 +221,18 @@ def load_config(
         name = error.name if error.name not in _limit_names() else f"limits.{error.name}"
         source = "on the command line" if name in given else where
         raise ParameterError(f"{name} {source}", error.value, error.expected) from None
+
+
+def _has_password(address: object) -> bool:
+    """Whether an address of a database, a URL or KEYWORD=VALUE pairs, holds a password."""
+    if not isinstance(address, str):
+        return False
+    try:
+        parts = urlsplit(address)
+        inside = bool(parts.password) or "password" in dict(parse_qsl(parts.query))
+    except ValueError:  # no URL
+        inside = False
+    return inside or re.search(r"(?:^|\s)password\s*=", address) is not None
 
 
 def _limit_names() -> set[str]:

@@ -11,7 +11,7 @@ from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.hmacs import hash_payloads
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
+from demur_proto.words import Payload, decode_words
 from demur_server.admission import (
     check_devices,
     check_words,
@@ -22,10 +22,12 @@ from demur_server.admission import (
     unauthenticated_devices,
 )
 from demur_server.assembling import Form, Whole
+from demur_server.gathering import Gathering
 from demur_server.live import LiveRound
 from demur_server.store.base import Batch, Store
 
 LARGE_BYTES = 1 << 21  #: hashing words beyond this, a millisecond, is worth the way to a thread
+SMALL_BYTES = 1 << 12  #: of one report's words; more gain little from company
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +47,35 @@ class Intake:
         self._store = store
         self._asking = find
         self._open_access = open_access
+        self._gathering = Gathering(self._submit_together)
+
+    async def submit_one(
+        self, round_hash: bytes, report_id: bytes, words: Payload, *, device: bytes | None = None
+    ) -> int:
+        """Count one report that came on its own; as `submit`, which says more.
+
+        What is checked before the first report could count concerns this report alone. A short one is
+        then counted together with others that come meanwhile.
+        """
+        asking = self._asking(round_hash)
+        if len(words) > SMALL_BYTES or not asking.answerable:
+            [disposition] = await self.submit(round_hash, report_id, words, devices=device)
+            return disposition
+        check_words(asking, words, reports=report_count(report_id))
+        if not self._open_access:
+            check_devices(device, reports=1)
+        return await self._gathering.add(round_hash, report_id, bytes(words), device=device)
+
+    async def _submit_together(
+        self, round_hash: bytes, report_ids: bytes, words: bytes, devices: bytes | None
+    ) -> list[int]:
+        return await self.submit(round_hash, report_ids, words, devices=devices)
 
     async def submit(
         self,
         round_hash: bytes,
         report_ids: bytes,
-        words: bytes,
+        words: Payload,
         *,
         devices: bytes | None = None,
         payload_hashes: list[bytes] | None = None,

@@ -8,9 +8,9 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import anyio
 import grpc
@@ -84,34 +84,66 @@ def _guarded(handler: "Handler", call: OpenCall, patience_s: float) -> "Handler"
         else:
             await context.write(await behaviour(asked, context))
 
-    async def serve(requests: AsyncIterator[bytes], context: Context) -> None:
-        async with aclosing(_decoded(requests, decode, patience_s)) as decoded:
-            if handler.request_streaming:
-                await answer(decoded, context)
-                return
-            request = await anext(decoded, None)
-            if request is None:
-                raise WireError("the request is missing")
-            await answer(request, context)
+    async def serve(context: Context) -> None:
+        requests = Requests(context, decode, patience_s)
+        if handler.request_streaming:
+            await answer(requests, context)
+            return
+        request = await anext(requests, None)
+        if request is None:
+            raise WireError("the request is missing")
+        await answer(request, context)
 
     async def many_to_many(requests: AsyncIterator[bytes], context: Context) -> None:
-        await _answered(lambda: serve(requests, context), context, call)
+        await _answered(lambda: serve(context), context, call)
 
     return grpc.stream_stream_rpc_method_handler(many_to_many, None, encode)
 
 
-async def _decoded(
-    requests: AsyncIterator[bytes], decode: Callable[[bytes], Any], patience_s: float
-) -> AsyncGenerator[Any, None]:
-    with anyio.move_on_after(patience_s) as patience:
-        first = await anext(requests, None)
-    if patience.cancelled_caught:
-        raise WireError(f"the first message did not come within {patience_s:g} s")
-    if first is None:
-        return
-    yield decode(first)
-    async for request in requests:
-        yield decode(request)
+Message = TypeVar("Message")
+Other = TypeVar("Other")
+
+
+class Requests(Generic[Message]):
+    """The messages of a call, read and decoded one by one as they are asked for.
+
+    Args:
+        context: the call.
+        decode: makes a message of its bytes.
+        patience_s: how long the first may take, seconds.
+    """
+
+    def __init__(
+        self, context: Context, decode: Callable[[bytes], Message], patience_s: float
+    ) -> None:
+        self._context = context
+        self._decode: Callable[[bytes], Any] = decode
+        self._patience_s = patience_s
+        self._begun = False
+
+    def decoded_by(self, decode: Callable[[bytes], Other]) -> "Requests[Other]":
+        """These, decoded in another way from now on."""
+        self._decode = decode
+        return cast("Requests[Other]", self)
+
+    def __aiter__(self) -> "Requests[Message]":
+        return self
+
+    async def __anext__(self) -> Message:
+        message: Any = await (self._context.read() if self._begun else self._first())
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
+        decoded: Message = self._decode(message)
+        return decoded
+
+    async def _first(self) -> Any:
+        self._begun = True
+        message: Any = None
+        with anyio.move_on_after(self._patience_s) as patience:
+            message = await self._context.read()
+        if patience.cancelled_caught:
+            raise WireError(f"the first message did not come within {self._patience_s:g} s")
+        return message
 
 
 async def _written(behaviour: Any, request: Any, context: Context) -> None:

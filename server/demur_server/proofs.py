@@ -10,6 +10,7 @@ from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.errors import WireError
 from demur_proto.hmacs import PreparedKey, hash_payloads, prepare_key
 from demur_proto.v1 import report_pb2
+from demur_proto.words import Payload
 from demur_server.admission import split
 from demur_server.tokens import device_secrets
 
@@ -32,7 +33,7 @@ def check_senders(
     *,
     reports: int,
     revoked: AbstractSet[bytes],
-    words: bytes | None = None,
+    words: Payload | None = None,
 ) -> Senders:
     """Check the proof of every report in a frame.
 

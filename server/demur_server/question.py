@@ -9,7 +9,7 @@ from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.release import Release
-from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser
+from demur_proto.round import LATEST_ANSWER_MS, MOST_CATEGORIES, Feature, Randomiser
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_server.analyst import Analyst
 from demur_server.choosing import matches
@@ -66,6 +66,7 @@ class Question:
                     )
         if "answers" in known:
             check_integer("--answers", known["answers"], 1)
+        check_integer("--answer-after-ms", known.get("answer_after_ms", 0), 0, LATEST_ANSWER_MS)
         return cls(features=tuple(features), categories=categories, given=known)
 
     def study(self, found: Sequence[Defined[Study]], name: str | None) -> Study:
@@ -121,6 +122,7 @@ class Question:
                 dimension=self.given.get("dimension"),
                 clip=self.given.get("clip", 1.0),
                 on_grid=self.given.get("on_grid", False),
+                answer_after_ms=self.given.get("answer_after_ms", 0),
                 reports=reports,
                 timeout_s=timeout_s,
             )
@@ -129,6 +131,7 @@ class Question:
             categories=self.categories,
             mechanism=self._mechanism,
             epsilon=self._epsilon(analyst.study.value, self.categories),
+            answer_after_ms=self.given.get("answer_after_ms", 0),
             reports=reports,
             timeout_s=timeout_s,
         )

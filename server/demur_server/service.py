@@ -13,10 +13,12 @@ from demur_proto.frames import LARGEST_FRAMED_BYTES, check_frame
 from demur_proto.model_pieces import pieces_of
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION, check_version
+from demur_proto.words import Payload
 from demur_server.access import Access, caller_now
-from demur_server.admission import split
 from demur_server.assembling import Assembler
 from demur_server.collector import Collector
+from demur_server.interceptor import Requests
+from demur_server.lifting import lifting
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -55,22 +57,23 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             yield collector_pb2.GetModelResponse(piece=piece)
 
     async def Visit(  # type: ignore[override]  # grpc also takes a coroutine that writes
-        self, request_iterator: AsyncIterator[collector_pb2.VisitRequest], context: Context
+        self, request_iterator: Requests[collector_pb2.VisitRequest], context: Context
     ) -> None:
         """One device's visit: whatever it sends is its own."""
         kind = collector_pb2.VisitResponse
+        requests = request_iterator.decoded_by(_read_visit)
         device_id = caller_now().device_id
 
         async def receive(write: Write) -> None:
-            async for request in request_iterator:
+            async for request, words in requests:
                 match request.WhichOneof("message"):
                     case "report":
                         report_id = request.report.report_id
-                        disposition = await self._submit_report(request.report, device_id)
+                        disposition = await self._submit_report(request.report, words, device_id)
                     case "chunk":
                         report_id = request.chunk.report_id
                         disposition = await self._submit_chunks(
-                            request.chunk, request_iterator, device_id=device_id
+                            request.chunk, requests, device_id=device_id
                         )
                     case _:
                         raise WireError("after its hello a device sends reports, and nothing else")
@@ -80,11 +83,11 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 )
                 await write(kind(receipt=receipt))
 
-        hello = await _first_hello(request_iterator)
+        hello = await _first_hello(requests)
         await self._attend(hello, receive, context, kind)
 
     async def SubmitFrames(  # type: ignore[override]  # as above
-        self, request_iterator: AsyncIterator[collector_pb2.SubmitFramesRequest], context: Context
+        self, request_iterator: Requests[collector_pb2.SubmitFramesRequest], context: Context
     ) -> None:
         """The same, for many devices at once.
 
@@ -93,19 +96,18 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         streams do not notice, and nothing is lost.
         """
         kind = collector_pb2.SubmitFramesResponse
+        requests = request_iterator.decoded_by(_read_frames)
 
         async def receive(write: Write) -> None:
-            async for request in request_iterator:
+            async for request, words in requests:
                 match request.WhichOneof("message"):
                     case "frame":
                         number = request.frame.frame_number
-                        dispositions = await self._submit_frame(request.frame)
+                        dispositions = await self._submit_frame(request.frame, words)
                     case "chunk":
                         number = request.chunk.frame_number
                         dispositions = [
-                            await self._submit_chunks(
-                                request.chunk, request_iterator, from_gateway=True
-                            )
+                            await self._submit_chunks(request.chunk, requests, from_gateway=True)
                         ]
                     case _:
                         raise WireError("after its hello a gateway sends frames, and nothing else")
@@ -113,26 +115,27 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 receipt.dispositions.extend(map(report_pb2.Disposition.ValueType, dispositions))
                 await write(kind(receipt=receipt))
 
-        hello = await _first_hello(request_iterator)
+        hello = await _first_hello(requests)
         await self._attend(hello, receive, context, kind)
 
-    async def _submit_report(self, report: report_pb2.Report, device_id: bytes | None) -> int:
+    async def _submit_report(
+        self, report: report_pb2.Report, lifted: Payload | None, device_id: bytes | None
+    ) -> int:
         """Count a report that came in one message."""
-        words = report.words  # a copy, each time it is asked for
+        words = report.words if lifted is None else lifted  # the former is a copy, each time
         if len(words) > LARGEST_FRAMED_BYTES:
             raise WireError(
                 f"a report of {len(words)} bytes comes in chunks: one message holds "
                 f"{LARGEST_FRAMED_BYTES}"
             )
-        [disposition] = await self._collector.intake.submit(
-            report.round_hash, _one_id(report.report_id), words, devices=device_id
+        return await self._collector.intake.submit_one(
+            report.round_hash, _one_id(report.report_id), words, device=device_id
         )
-        return disposition
 
     async def _submit_chunks(
         self,
         first: report_pb2.ReportChunk,
-        requests: AsyncIterator[Any],
+        requests: Requests[tuple[Any, Any]],
         *,
         device_id: bytes | None = None,
         from_gateway: bool = False,
@@ -140,10 +143,10 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """Receive the other chunks of a report, and count it."""
 
         async def next_chunk() -> report_pb2.ReportChunk | None:
-            request = await anext(requests, None)
-            if request is None or request.WhichOneof("message") != "chunk":
+            following = await anext(requests, None)
+            if following is None or following[0].WhichOneof("message") != "chunk":
                 return None
-            chunk: report_pb2.ReportChunk = request.chunk
+            chunk: report_pb2.ReportChunk = following[0].chunk
             return chunk
 
         form = self._collector.intake.form(first.round_hash)
@@ -164,9 +167,11 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                 first.round_hash, first.report_id, whole, device=device_id
             )
 
-    async def _submit_frame(self, frame: report_pb2.ReportFrame) -> list[int]:
+    async def _submit_frame(
+        self, frame: report_pb2.ReportFrame, lifted: Payload | None
+    ) -> list[int]:
         """Count the reports of a frame whose makers are proven; the others are INVALID."""
-        words = frame.words  # once: it is a copy each time
+        words = frame.words if lifted is None else lifted  # the former is a copy, each time
         reports = check_frame(frame, words=words)
         senders = self._access.senders(frame, reports=reports, words=words)
         if not senders.unproven:
@@ -229,18 +234,23 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
 Write = Callable[[object], Awaitable[None]]
 
 
-async def _first_hello(requests: AsyncIterator[Any]) -> collector_pb2.Hello:
+# The fields `words` of a report in a visit, and of a frame.
+_read_visit = lifting(collector_pb2.VisitRequest, field=2, inner=3)
+_read_frames = lifting(collector_pb2.SubmitFramesRequest, field=2, inner=4)
+
+
+async def _first_hello(requests: Requests[tuple[Any, Any]]) -> collector_pb2.Hello:
     first = await anext(requests, None)
-    if first is None or first.WhichOneof("message") != "hello":
+    if first is None or first[0].WhichOneof("message") != "hello":
         raise WireError("the first message of a stream is a hello")
-    hello: collector_pb2.Hello = first.hello
+    hello: collector_pb2.Hello = first[0].hello
     return hello
 
 
-def _chosen(data: bytes, chosen: list[int], *, reports: int) -> bytes:
+def _chosen(data: Payload, chosen: list[int], *, reports: int) -> bytes:
     """What a field with equal parts for each report says of some of them."""
-    parts = split(data, len(data) // reports)
-    return b"".join([parts[i] for i in chosen])
+    size = len(data) // reports
+    return b"".join([data[i * size : (i + 1) * size] for i in chosen])
 
 
 def _one_id(report_id: bytes) -> bytes:

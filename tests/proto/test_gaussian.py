@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -365,10 +366,12 @@ def test_words_count_the_same_however_wide_they_came(exponent: int) -> None:
     assert valid.tolist() == [abs(word) <= mechanism.word_limit for [word] in rows]
     assert mechanism.valid(narrow[valid]).all()
     assert mechanism.valid(narrow[:0]).tolist() == []
-    for some in (narrow, narrow.astype(np.int64)):
-        sums = mechanism.tally(np.repeat(some[:1], 1000, axis=0))
-        assert sums.dtype == np.int64
-        assert sums.tolist() == [1000 * edge]  # beyond 32 bits
+    fit = ((1 << 31) - 1) // edge  # so many words of this size add up within 32 bits
+    for some, count in product((narrow, narrow.astype(np.int64)), (1, fit, fit + 1, 1000 * fit)):
+        for row, word in ((0, edge), (1, -edge)):
+            sums = mechanism.tally(np.repeat(some[row : row + 1], count, axis=0))
+            assert sums.dtype == np.int64
+            assert sums.tolist() == [count * word]
 
 
 def test_the_standard_error_includes_rounding_at_random() -> None:

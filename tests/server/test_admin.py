@@ -511,6 +511,8 @@ async def test_beside_a_running_collector_everything_works_and_is_taken_up(
             admin("backup", str(backup), *where)
             rounds = json.loads(admin("rounds", "--json", *where)[1])
             admin("revoke", device.device_id.hex(), "--reason", "lost", *where)
+            listed = json.loads(admin("devices", "--json", *where)[1])
+            table = admin("devices", *where)[1]
             admin("credential", "Ada", "--remove", *where)
 
             async def device_is_out() -> bool:
@@ -538,6 +540,13 @@ async def test_beside_a_running_collector_everything_works_and_is_taken_up(
         ("analyst", "analyst"),
         ("box", "gateway"),
     }
+    ids = sorted([device.device_id.hex(), other.device_id.hex()])
+    revoked = {device.device_id.hex(): "lost", other.device_id.hex(): None}
+    assert listed == [{"device": each, "revoked": revoked[each]} for each in ids]
+    assert [line.split() for line in table.splitlines()] == [
+        ["device", "revoked"],
+        *([each, *([revoked[each]] if revoked[each] else [])] for each in ids),
+    ]
     assert first == report_pb2.DISPOSITION_ACCEPTED
     assert verified == 0
     assert (rounds[0]["state"], rounds[0]["reports"]) == ("open", 1)

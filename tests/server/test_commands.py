@@ -342,6 +342,13 @@ def no_database(path: Path) -> list[str]:
 
 
 def no_postgres(path: Path) -> list[str]:
+    file = write(
+        path / "server.toml", "[store]\npostgres = 'postgresql://me:secret@127.0.0.1:1/none'"
+    )
+    return ["--folder", str(path), "--config", file]
+
+
+def postgres_with_a_password(path: Path) -> list[str]:
     return ["--folder", str(path), "--postgres", "postgresql://me:secret@127.0.0.1:1/none"]
 
 
@@ -360,6 +367,7 @@ def no_certificate(path: Path) -> list[str]:
         (newer, UnsupportedError, "has schema 9999, which this version does not know"),
         (no_database, StorageError, "not a database; restore a backup"),
         (no_postgres, StorageError, "PostgreSQL none at 127.0.0.1 is out of reach"),
+        (postgres_with_a_password, ParameterError, "put the password into PGPASSFILE"),
         (no_certificate, AccessError, "holds no certificate in PEM form"),
     ],
 )

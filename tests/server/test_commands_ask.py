@@ -123,6 +123,21 @@ async def test_a_question_makes_its_study_and_the_next_one_goes_on_with_it(
     assert server.analyst.text not in out + as_json + err
 
 
+@pytest.mark.parametrize("more", [(), K], ids=["sum", "histogram"])
+async def test_a_question_may_say_when_devices_send(server: Server, more: tuple[str, ...]) -> None:
+    name = f"slots of {len(more)}"
+    new = ("--minimum-cohort", "2", "--timeout", "0.2", "--answer-after-ms", "150")
+
+    status, _, err = await asked(server, "active", "--study", name, *new, *more)
+    study = await fixed(server, name)
+    with sqlite_door(server.folder / "store.sqlite") as door, door.looking() as sql:
+        [kept] = [each for each in kept_rounds(sql, shard=0) if each.study_hash == study.hash]
+
+    assert status == 1
+    assert "it stays open" in err
+    assert read_round(kept.definition, study=study).value.answer_after_ms == 150
+
+
 async def test_a_round_without_enough_reports_says_that_it_stays_open(server: Server) -> None:
     words = ("active", "--study", "quiet", *NEW, "--timeout", "0.2")
 
@@ -237,6 +252,16 @@ async def test_a_question_that_cannot_be_put_ends_in_one_line(
         (["active", "--key", "none"], ParameterError, r"^--ca must be given with"),
         (["active", "--timeout", "nan"], ParameterError, r"^--timeout must be a finite number > 0"),
         (["active", "--timeout", "0"], ParameterError, r"^--timeout must be a finite number > 0"),
+        (
+            ["active", "--answer-after-ms", "-1"],
+            ParameterError,
+            "^--answer-after-ms must be an int",
+        ),
+        (
+            ["active", "--answer-after-ms", "60000"],
+            ParameterError,
+            "^--timeout must be longer than the 60 s after which devices answer, got 60.0",
+        ),
         (["active", "--reports", "-1"], ParameterError, r"^--reports must be an integer >= 0"),
         (["active", "--view", "all"], ParameterError, "^--view must be local or aggregate"),
         (["active", "--answers", "0"], ParameterError, "^--answers must be an integer >= 1"),

@@ -141,10 +141,39 @@ def test_a_password_in_the_file_is_never_repeated(text: str, tmp_path: Path) -> 
     assert "secret" not in str(caught.value)
 
 
-def test_a_password_is_not_shown_with_the_configuration() -> None:
-    config = load_config(overrides={"store.postgres": "postgresql://me:secret@db/x"})
+def test_a_password_is_not_shown_with_the_configuration(tmp_path: Path) -> None:
+    path = file(tmp_path, "[store]\npostgres = 'postgresql://me:secret@db/x'")
 
-    assert "secret" not in repr(config)
+    assert "secret" not in repr(load_config(path))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me:secret@db/x",
+        "postgresql://db/x?user=me&password=secret",
+        "postgresql://db/x?p%61ssword=secret",
+        "host=db user=me password=secret",
+        "password = 'secret' host=db",
+    ],
+)
+def test_a_password_on_the_command_line_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(
+        ParameterError, match=r"^store.postgres on the command line .* PGPASSFILE"
+    ) as told:
+        load_config(overrides={"store.postgres": address})
+
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://me:@/x?host=/run", "host=db user=me passfile=p", "postgresql://[::1]/x"],
+)
+def test_an_address_without_a_password_is_taken_from_the_command_line(address: str) -> None:
+    config = load_config(overrides={"store.postgres": address})
+
+    assert config.store.postgres == address
 
 
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:

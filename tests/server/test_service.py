@@ -28,6 +28,7 @@ from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.words import encode_words
 from demur_server.collector import Collector
+from demur_server.interceptor import Requests
 from demur_server.serving import Ports, served
 from demur_server.store.memory import MemoryStore
 
@@ -544,10 +545,10 @@ async def test_a_gateway_that_never_reads_stalls_itself_and_nobody_else_until_it
 
 
 def servicers_at_work() -> int:
-    """How many streams the server is still attending to."""
-    names = {"open_rounds", "_decoded"}
+    """How many of the two things that each stream has at the server still exist."""
     return sum(
-        isinstance(each, AsyncGeneratorType) and each.ag_code.co_name in names
+        isinstance(each, Requests)
+        or (isinstance(each, AsyncGeneratorType) and each.ag_code.co_name == "open_rounds")
         for each in gc.get_objects()
     )
 

@@ -32,6 +32,7 @@ from demur_proto.round import Feature
 from demur_proto.study import design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.words import Payload
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
 from demur_server.intake import Intake
@@ -395,7 +396,7 @@ class Shedding(Intake):
         self._seen: set[bytes] = set()
 
     async def submit(
-        self, round_hash: bytes, report_ids: bytes, words: bytes, **senders: Any
+        self, round_hash: bytes, report_ids: bytes, words: Payload, **senders: Any
     ) -> list[int]:
         self.frames += 1
         if report_ids not in self._seen:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 
@@ -228,8 +229,10 @@ class GaussianLinear:
 
     def tally(self, reports: Words) -> Integers:
         """Server half: the sum of valid reports [d], whose words may be of any width; exact."""
-        sums: Integers = reports.sum(axis=0, dtype=np.int64)
-        return sums
+        # Without widening each word first, which takes longer than adding them up.
+        narrow = reports.dtype.itemsize == 4 and len(reports) * self.word_limit < (1 << 31)
+        sums = reports.sum(axis=0, dtype=np.int32 if narrow else np.int64)
+        return cast(Integers, sums.astype(np.int64, copy=False))
 
     def charge_gdp(self, squared_norm: int) -> float:
         """μ of releasing a value of this squared norm (grid steps²), against the reference.

@@ -60,6 +60,12 @@ def revoke_device(sql: sa.Connection, device_id: bytes, reason: str) -> None:
     )
 
 
+def all_devices(sql: sa.Connection) -> list[tuple[bytes, str | None]]:
+    """Every device by id; with the reason if it is revoked."""
+    found = sql.execute(devices.select())
+    return sorted((bytes(row.id), row.revoked) for row in found)
+
+
 def revoked_devices(sql: sa.Connection) -> dict[bytes, str]:
     """Every revoked device with the reason."""
     found = sql.execute(devices.select().where(devices.c.revoked.is_not(None)))
