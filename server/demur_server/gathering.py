@@ -36,7 +36,7 @@ class Gathering:
     def __init__(self, count: Count) -> None:
         self._count = count
         self._waiting: dict[bytes, list[_Waiting]] = {}
-        self._groups: set[asyncio.Task[None]] = set()
+        self._groups: set[asyncio.Task[None] | None] = set()
 
     async def add(
         self, round_hash: bytes, report_id: bytes, words: bytes, *, device: bytes | None
@@ -60,9 +60,13 @@ class Gathering:
 
     async def _run(self) -> None:
         """Count what waits until nothing does."""
-        while self._waiting:
-            rounds, self._waiting = self._waiting, {}
-            await asyncio.gather(*(self._count_all(*each) for each in rounds.items()))
+        try:
+            while self._waiting:
+                rounds, self._waiting = self._waiting, {}
+                await asyncio.gather(*(self._count_all(*each) for each in rounds.items()))
+        finally:
+            # At once: a report that came before the task's callbacks would wait for one that has ended.
+            self._groups.discard(asyncio.current_task())
 
     async def _count_all(self, round_hash: bytes, group: list[_Waiting]) -> None:
         try:

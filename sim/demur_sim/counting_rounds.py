@@ -46,7 +46,7 @@ class CountingRounds:
 
         Raises:
             ParameterError: it does not go on with its segment, or these people are not in the study
-                of which it counts halts.
+                of which it counts halts; or it passes over a position, which a collector never does.
         """
         query = counting_of(asked)
         if query is None:
@@ -54,6 +54,7 @@ class CountingRounds:
         first = query.segment.first_round
         if first in self._last:
             check_follows(asked, self._last[first])
+            _check_no_gap(query.segment.position, self._last[first])
         flags: Flags = np.zeros(self._devices, dtype=np.bool_)
         if isinstance(query, HaltCount):
             if query.halted_study not in self._beside:
@@ -73,3 +74,11 @@ class CountingRounds:
     def weights(self) -> dict[int, int]:
         """The weight of each segment's rounds, by its first round."""
         return {first: asked.weight for first, asked in self._last.items()}
+
+
+def _check_no_gap(position: int, last: Round) -> None:
+    """Refuse a position that does not follow at once: arrays keep no account of words never asked for."""
+    before = counting_of(last)
+    due = 1 if before is None else before.segment.position + 1
+    if position != due:
+        raise ParameterError("position", position, f"{due}: a cohort is asked at every one")

@@ -204,6 +204,24 @@ def test_a_cohort_decides_as_single_devices_do(policy: Policy, admission: Admiss
     assert not cohort.held().any()
 
 
+def test_a_cohort_refuses_to_pass_over_a_position_as_it_would_decide_otherwise_than_devices() -> (
+    None
+):
+    study = a_study()
+    population = people().part(slice(0, 2))
+    cohort = Cohort(study, population, seed=1, refusal=Refusal.COVER)
+    first, second, third = [
+        at_period(asked_now, 1).value
+        for asked_now in rounds_of(study, Segment(horizon=3, cohort=2), number=1, bound=2)
+    ]
+    next(cohort.answers(first))
+
+    with pytest.raises(ParameterError, match="position must be 2"):
+        next(cohort.answers(third))
+
+    assert next(cohort.answers(second)).sent.all()
+
+
 def at_period(asked_now: Any, period: int) -> Any:
     query = replace(asked_now.value.query, feature=today(period))
     return define_round(replace(asked_now.value, query=query))

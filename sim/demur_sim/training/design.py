@@ -11,7 +11,7 @@ from demur_proto.definition import Defined, define_study
 from demur_proto.errors import ParameterError
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
-from demur_proto.segments import Factorisation
+from demur_proto.segments import MOST_POSITIONS, Factorisation
 from demur_proto.study import Policy, Study, View, sampler_delta
 from demur_proto.together import guarantee_together, split_target
 from demur_sim.scenario import Refusal, Scenario
@@ -75,6 +75,10 @@ def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Desig
         shuffle=scenario.shuffle,
     )
     counts = -(-scenario.steps // scenario.counts.every) if reserved else 0
+    if "halts" in reserved and counts > MOST_POSITIONS:
+        least = -(-scenario.steps // MOST_POSITIONS)
+        expected = f"at least {least}: those who ran out are counted at most {MOST_POSITIONS} times"
+        raise ParameterError("counts.every", scenario.counts.every, expected)
     epsilons = [scenario.epsilon]
     if reserved:
         left = 1 - sum(map(Fraction, reserved.values()))

@@ -402,3 +402,12 @@ async def test_what_processes_cannot_do_is_said_first(
 ) -> None:
     with pytest.raises(ParameterError, match=message):
         await trained(replace(SMALL, **changes), fidelity="processes")
+
+
+async def test_more_counts_than_a_running_count_has_rounds_are_refused_by_the_key_to_change() -> (
+    None
+):
+    counts = Counts(every=2, halts=0.1, most_halts=1.0)
+
+    with pytest.raises(ParameterError, match=r"counts\.every must be at least 3: .* got 2"):
+        await trained(replace(SMALL, steps=2 * 16384 + 1, counts=counts))
