@@ -88,10 +88,10 @@ class Gathering:
         except Exception as error:  # noqa: BLE001  it belongs to those who wait
             return [error] * len(group)
         # One of them may be at fault, such as a device of another shard. It must not harm the others.
-        outcomes: list[int | Exception] = []
-        for each in group:
-            outcomes += await self._outcomes(round_hash, [each])
-        return outcomes
+        # By halves, so that it takes few more commits to find it.
+        half = len(group) // 2
+        first = await self._outcomes(round_hash, group[:half])
+        return [*first, *await self._outcomes(round_hash, group[half:])]
 
     async def _together(self, round_hash: bytes, group: list[_Waiting]) -> list[int]:
         devices = [each.device for each in group if each.device is not None]

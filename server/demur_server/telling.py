@@ -28,9 +28,13 @@ def told(question: str, release: Release, *, histogram: bool) -> str:
     if len(release.estimate) > LONGEST_SHOWN:
         shown.append(f"… ({len(release.estimate)} in all; --json prints them)")
     separator = " " if len(shown) == 1 else "\n  "
-    what = "number of people in each, of those" if histogram else "sum over the people"
+    what = (
+        "number of people in each, of those whose devices could afford the answer"
+        if histogram
+        else "sum over the people of what their devices could afford to tell"
+    )
     return (
         f"{question}:{separator}{separator.join(shown)}\n"
-        f"{release.confidence:.0%} interval for the {what} whose devices could afford the answer; "
-        f"{where}\n{release.guarantee}"
+        f"{release.confidence:.0%} interval for the {what}; {where}\n"
+        f"{release.guarantee}"
     )

@@ -113,7 +113,7 @@ async def test_a_question_makes_its_study_and_the_next_one_goes_on_with_it(
 
     assert (status, again, err) == (0, 0, "")
     assert out.startswith("active period=3: 1.5 ± ")
-    assert "95% interval for the sum over the people whose devices could afford" in out
+    assert "95% interval for the sum over the people of what their devices could afford" in out
     assert "round 1, 2 reports" in out
     assert "(1, 1e-06)-differential privacy" in out
     assert "zero-out" in out
