@@ -42,8 +42,7 @@ class KeptChange:
     most where both have a change, at different times: (1 + c)/(1 − c). What others answered, and when,
     may steer a state: the ratios hold for every sequence of answers.
 
-    `pair` asks for ε between two arbitrary people instead. (The paper takes (1 + c)/(1 − c) = e^(ε/2),
-    which is half of what that needs.)
+    `pair` asks for ε between two arbitrary people instead.
 
     Raises:
         ParameterError: a field is outside its range.

@@ -13,7 +13,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.finite_pairs import Level, levels_zcdp
 from demur_proto.mechanisms.thresholds import check_epsilon
 from demur_proto.outward import ceil_float, up
-from demur_proto.ranges import check_delta
+from demur_proto.ranges import check_amount, check_delta
 from demur_sim.baselines.design import (
     GRID,
     Estimates,
@@ -58,10 +58,10 @@ class RepeatedResponse:
         budget = Fraction(zcdp_rho(self.epsilon, delta=self.delta))
 
         def fits(m: int) -> bool:
-            rho = response_rho(on_grid(m / GRID))
+            rho = response_rho(_on_grid(m / GRID))
             return self.horizon * Fraction(rho) <= budget
 
-        lean = on_grid(largest_probability(fits))
+        lean = _on_grid(largest_probability(fits))
         if not lean > 0:
             raise ParameterError("epsilon", self.epsilon, "larger: nothing is left for a round")
         object.__setattr__(self, "lean", lean)
@@ -103,7 +103,14 @@ class RepeatedResponse:
 
 
 def response_rho(lean: float) -> float:
-    """The least ρ for which an answer that leans by c is ρ-zCDP against a fair coin; rounded up."""
+    """The least ρ for which an answer that leans by c is ρ-zCDP against a fair coin; rounded up.
+
+    Raises:
+        ParameterError: c is not at least 0 and below 1.
+    """
+    lean = check_amount("lean", lean)
+    if not lean < 1:
+        raise ParameterError("lean", lean, "at least 0 and below 1")
     if lean == 0:
         return 0.0
     levels = (
@@ -113,7 +120,7 @@ def response_rho(lean: float) -> float:
     return levels_zcdp(levels)
 
 
-def on_grid(lean: float) -> float:
+def _on_grid(lean: float) -> float:
     """A lean rounded down so that (1 ± c)/2 are multiples of 2^-53."""
     return math.floor(lean * (GRID // 2)) / (GRID // 2)
 
