@@ -119,7 +119,11 @@ def answers_of(
 def estimates_of(
     answers: Iterable[Answers], *, horizon: int, people: int, lean: float
 ) -> Estimates:
-    """Server half: answers in order to the fractions, their standard errors from the fractions."""
+    """Server half: answers in order to the fractions.
+
+    Their standard errors leave the mean of s_t out, which is not known: they are above the true ones,
+    by less than a share of c²/L.
+    """
     levels = levels_of(horizon)
     sums = np.zeros((horizon + 1, levels))
     for each in answers:
@@ -129,8 +133,7 @@ def estimates_of(
         digits = [h for h in range(levels) if number >> h & 1]
         total = sum(sums[number >> h << h, h] for h in digits)
         fractions[number - 1] = total * levels / (lean * people)
-    spread = interval_counts(horizon) * levels / lean**2
-    variances = (spread - np.clip(fractions, 0, 1)) / people
+    variances = interval_counts(horizon) * levels / (lean**2 * people)
     return Estimates(fraction=fractions, standard_error=np.sqrt(variances))
 
 
