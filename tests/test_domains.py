@@ -89,6 +89,15 @@ from demur_proto.samplers import exact, rounded_gaussian, rounded_laplace
 from demur_proto.study import Measure, MechanismFamily, Policy, View
 from demur_server.training import averages, optimisers, stopping
 from demur_sim import float_charges
+from demur_sim.baselines import (
+    bit_flip,
+    composed_response,
+    flips,
+    kept_change,
+    memoised,
+    repeated_response,
+    truncation,
+)
 from demur_sim.datasets import dealing, labelled
 
 MODULES: tuple[ModuleType, ...] = (
@@ -116,6 +125,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(together, averages, optimisers, stopping),
     *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
     *(states, commitment),
+    *(repeated_response, kept_change, flips, composed_response, memoised, bit_flip, truncation),
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -771,7 +781,36 @@ DRAWS = "draws as much as it is asked for; tests/proto/mechanisms gives it wrong
 
 ARRAYS = "takes arrays, of which any may be wrong; its own tests give them"
 
+EXAMPLES |= {
+    "bit_flip.BitFlip": example(horizon=8, categories=3, bits=2, epsilon=1.0, infinite=True),
+    "composed_response.ComposedResponse": example(horizon=8, flips=flips.Flips(weights=(3, 3, 1))),
+    "flips.Flips": example(weights=(3, 3, 1)),
+    "flips.annulus_flips": example(changes=3, epsilon=1.0),
+    "flips.threshold_flips": example(changes=3, epsilon=1.0, pair=False),
+    "kept_change.KeptChange": example(horizon=8, changes=3, epsilon=1.0, pair=False),
+    "memoised.MemoisedResponse": example(horizon=8, categories=3, forever=2.0, once=1.0),
+    "memoised.MemoisedUnary": example(
+        horizon=8, categories=3, forever=2.0, once=1.0, first=unary.Flip.SYMMETRIC
+    ),
+    "repeated_response.RepeatedResponse": example(horizon=8, epsilon=1.0, delta=1e-6),
+    "repeated_response.response_rho": example(lean=0.5),
+}
+
 ELSEWHERE = {
+    **{
+        f"{owner}.{method}": ARRAYS
+        for owner, methods in {
+            "bit_flip.BitFlip": ("estimates", "frequencies", "memo", "reports"),
+            "composed_response.ComposedResponse": ("answers", "estimates"),
+            "flips.Flips": ("draw",),
+            "kept_change.KeptChange": ("answers", "estimates"),
+            "memoised.MemoisedResponse": ("estimates", "frequencies", "memo", "reports"),
+            "memoised.MemoisedUnary": ("estimates", "frequencies", "memo", "reports"),
+            "repeated_response.RepeatedResponse": ("answers", "estimates"),
+            "truncation": ("best_changes", "truncation_errors"),
+        }.items()
+        for method in methods
+    },
     **{
         f"{owner}.{method}": ARRAYS
         for owner in ("softmax.Softmax", "hidden_layer.HiddenLayer")
