@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _collect_less_often() -> None:
-    """Have Python look for garbage in cycles less often: a seventh of what single reports cost."""
+    """Have Python look for garbage in cycles less often: it looks at all that open streams hold."""
     import gc
 
     gc.freeze()  # what there is by now stays for as long as the process
