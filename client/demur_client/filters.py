@@ -104,6 +104,32 @@ class Filter(_Kept):
             raise ParameterError("budget", budget, "a budget with one counter; see RenyiFilter")
         return cls(budget_units=budget.budget_units, policy=policy)
 
+    @classmethod
+    def resumed(
+        cls, *, budget_units: int, policy: Policy, remaining_units: int, refused: bool
+    ) -> "Filter":
+        """A filter that goes on where the one before it was left, for whoever keeps its state.
+
+        Args:
+            budget_units: as for a fresh one.
+            policy: as for a fresh one.
+            remaining_units: what was left; 0 to `budget_units`.
+            refused: whether it had ever refused an answer.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+
+        >>> half = {"budget_units": 10, "policy": Policy.RETIRE, "remaining_units": 5}
+        >>> [Filter.resumed(**half, refused=before).try_charge(5) for before in (False, True)]
+        [True, False]
+        """
+        mine = cls(budget_units=budget_units, policy=policy)
+        whole = type(remaining_units) is int and 0 <= remaining_units <= budget_units
+        if not whole:  # without the value, a secret
+            raise ParameterError("remaining_units", HIDDEN, "an integer, 0 to the budget")
+        mine._remaining, mine._refused = remaining_units, bool(refused)
+        return mine
+
     def try_charge(self, charge: int) -> bool:
         """Spend a charge if it fits, and say whether it did.
 
@@ -135,16 +161,28 @@ class Filter(_Kept):
         Raises:
             ParameterError: an argument is outside its range; nothing changed.
         """
-        if type(squared_norm) is not int or squared_norm < 0:  # without the value, a secret
-            raise ParameterError("squared_norm", HIDDEN, "an integer >= 0")
-        check_integer("weight", weight, 1, self._budget_units + 1)
+        charge = self.charge_of(squared_norm, weight=weight)
         if shrunk and self._policy is not Policy.CLIP:
             raise ParameterError("shrunk", shrunk, "False under a policy other than clip")
-        charge = charge_units(squared_norm, weight=weight, budget_units=self._budget_units)
         with self._lock:
             given, self._remaining, refused = self._decided(charge)
             self._refused = refused or shrunk
         return given
+
+    def charge_of(self, squared_norm: int, *, weight: int) -> int:
+        """What an answer of this squared norm costs, budget units. Secret.
+
+        Args:
+            squared_norm: as in `try_spend`.
+            weight: as in `try_spend`.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+        """
+        if type(squared_norm) is not int or squared_norm < 0:  # without the value, a secret
+            raise ParameterError("squared_norm", HIDDEN, "an integer >= 0")
+        check_integer("weight", weight, 1, self._budget_units + 1)
+        return charge_units(squared_norm, weight=weight, budget_units=self._budget_units)
 
     def radius(self, *, weight: int, largest: int) -> int:
         """The largest squared norm that the next answer may have, for policy `clip`. Secret.
