@@ -1,13 +1,13 @@
 """One person's device: value, charge, decision, noise, report."""
 
-import secrets
-import threading
 from typing import final
 
 import numpy as np
 
 from demur_client.decision import covered
-from demur_client.filters import Filter
+from demur_client.ledger.base import Ledger
+from demur_client.ledger.memory import MemoryLedger
+from demur_client.ledger.purse import Purse
 from demur_client.sources import DataSource, ExampleSource, evaluate_gradient, evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined, report_id
@@ -30,13 +30,16 @@ class Device:
     """Answers every round of a study exactly once, within its owner's budget.
 
     Args:
-        study: the contract it agreed to.
+        study: the contract it agreed to, or agrees to now.
         source: its owner's data: features, or examples for gradients, or both.
         sampler: where its noise comes from; the exact one, which cannot be seeded, when not given.
         secret: 32 bytes that only this device knows; drawn when not given.
+        ledger: where it keeps what it must never forget, its secret too; in memory when not given.
 
     Raises:
-        ParameterError: the secret is not 32 bytes.
+        ParameterError: the secret is not 32 bytes, or comes with a ledger, which has one; or a
+            lifetime cap cannot measure the study.
+        StorageError: the study cannot be kept.
     """
 
     def __init__(
@@ -46,16 +49,15 @@ class Device:
         sampler: Sampler | None = None,
         *,
         secret: bytes | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        if secret is not None and len(secret) != 32:
-            raise ParameterError("secret", f"{len(secret)} bytes", "32 bytes")
+        if ledger is not None and secret is not None:
+            raise ParameterError("secret", "a value", "None beside a ledger, which has one")
         self.study = study
+        self.ledger: Ledger = MemoryLedger(secret) if ledger is None else ledger
         self._source = source
         self._sampler: Sampler = ExactSampler() if sampler is None else sampler
-        self._secret = secrets.token_bytes(32) if secret is None else secret
-        self._filter = Filter.of(study.value)
-        self._sealed: dict[int, report_pb2.Report] = {}  # by the round's number
-        self._lock = threading.Lock()
+        self.ledger.agree(study)
 
     def __repr__(self) -> str:
         return f"Device(study={self.study.value.name!r}, secret)"
@@ -81,50 +83,51 @@ class Device:
         model_of(model.value)  # or refuse it, before any data is looked at
         return evaluate_gradient(model, self._source)
 
-    def report(self, asked: Defined[Round], value: Values | None) -> report_pb2.Report:
+    def report(
+        self, asked: Defined[Round], value: Values | None, *, note: str = ""
+    ) -> report_pb2.Report:
         """The report to a round: charged first, sealed, and the same bytes ever after.
 
-        Safe under threads.
+        Safe under threads. What the ledger keeps outlasts the process, if the ledger does.
 
         Args:
             asked: a round of this device's study.
             value: what `evaluate` gave; None, or another shape, for a cover report.
+            note: what went wrong in `evaluate`, for the owner's eyes. Secret.
 
         Raises:
             ParameterError: the round belongs to another study or does not fit this one, or
                 another round had its number. All of that is public.
+            StateError: it was answered, and the collector has the report or will never take it.
+            StorageError: it cannot be kept, so nothing may leave.
         """
-        with self._lock:
-            mechanism = self.check(asked)
-            sealed = self._sealed.get(asked.value.number)
-            if sealed is None:
-                sealed = self._seal(asked, mechanism, value)
-        report = report_pb2.Report()
-        report.CopyFrom(sealed)  # whatever the caller does to it, the sealed one stays
-        return report
+        mechanism = self.check(asked)
 
-    def _seal(
-        self, asked: Defined[Round], mechanism: Mechanism, value: Values | None
+        def make(purse: Purse) -> report_pb2.Report:
+            return self._made(asked, mechanism, value, purse)
+
+        return self.ledger.seal(asked, make, note=note)
+
+    def _made(
+        self, asked: Defined[Round], mechanism: Mechanism, value: Values | None, purse: Purse
     ) -> report_pb2.Report:
         value = _as_numbers(value, shape=(1, asked.value.query.value_length))
         weight = asked.value.weight
         if self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
-            radius = self._filter.radius(weight=weight, largest=mechanism.largest)
+            radius = purse.radius(weight=weight, largest=mechanism.largest)
             words, units, shrunk = mechanism.encode_within(
                 value, self._sampler, radii=np.array([radius])
             )
-            given = self._filter.try_spend(int(units[0]), weight=weight, shrunk=bool(shrunk[0]))
+            given = purse.try_spend(int(units[0]), weight=weight, shrunk=bool(shrunk[0]))
         else:
             words, units = mechanism.encode(value, self._sampler)
-            given = self._filter.try_spend(int(units[0]), weight=weight)
+            given = purse.try_spend(int(units[0]), weight=weight)
         noisy = mechanism.randomise(covered(words, np.array([given])), self._sampler)
-        report = report_pb2.Report(
+        return report_pb2.Report(
             round_hash=asked.hash,
-            report_id=report_id(self._secret, asked.hash),
+            report_id=report_id(self.ledger.secret, asked.hash),
             words=encode_words(noisy, asked.value.word_type),
         )
-        self._sealed[asked.value.number] = report
-        return report
 
     def check(self, asked: Defined[Round]) -> Mechanism:
         """Refuse, for public reasons only, a round that breaks the contract.
@@ -134,8 +137,8 @@ class Device:
         number = asked.value.number
         if asked.value.study_hash != self.study.hash:
             raise ParameterError("round", number, "a round of this device's study")
-        sealed = self._sealed.get(number)
-        if sealed is not None and sealed.round_hash != asked.hash:
+        answered = self.ledger.answered(self.study.hash, number)
+        if answered not in (None, asked.hash):
             raise ParameterError("round", number, "the round that had this number before")
         return mechanism_for(self.study.value, asked.value)
 

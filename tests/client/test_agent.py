@@ -136,7 +136,7 @@ def a_device(source: DataSource, *, study: Defined[Study] = STUDY) -> Device:
 
 
 def remaining(device: Device) -> int:
-    return device._filter.remaining_units
+    return device.ledger.remaining_units(device.study.hash)
 
 
 @pytest.fixture

@@ -123,6 +123,9 @@ class Ledger(Protocol):
             StorageError: nothing can be read.
         """
 
+    def answered(self, study_hash: bytes, number: int) -> bytes | None:
+        """The hash of the round of this number that was answered; None where none was."""
+
     def seal(
         self, asked: Defined[Round], make: Callable[[Purse], Report], *, note: str = ""
     ) -> Report:
@@ -167,6 +170,9 @@ class Ledger(Protocol):
 
     def remaining_units(self, study_hash: bytes) -> int:
         """What is left of a study's budget, for the device's owner; 0 where in doubt. Secret."""
+
+    def ever_refused(self, study_hash: bytes) -> bool:
+        """Whether an answer was ever refused or shrunk in a study that is not forgotten. Secret."""
 
     def forget(self, study_hash: bytes | None = None) -> None:
         """Erase what is remembered of a study, or of all of them and of the collector.
