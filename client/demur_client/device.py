@@ -8,7 +8,13 @@ from demur_client.decision import covered
 from demur_client.ledger.base import Ledger
 from demur_client.ledger.memory import MemoryLedger
 from demur_client.ledger.purse import Purse
-from demur_client.sources import DataSource, ExampleSource, evaluate_gradient, evaluate_query
+from demur_client.sources import (
+    DataSource,
+    ExampleSource,
+    Noted,
+    evaluate_gradient,
+    evaluate_query,
+)
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined, report_id
 from demur_proto.errors import ParameterError
@@ -62,12 +68,19 @@ class Device:
     def __repr__(self) -> str:
         return f"Device(study={self.study.value.name!r}, secret)"
 
-    def evaluate(self, asked: Defined[Round], model: DefinedModel | None = None) -> Values | None:
+    def evaluate(
+        self,
+        asked: Defined[Round],
+        model: DefinedModel | None = None,
+        *,
+        noted: Noted | None = None,
+    ) -> Values | None:
         """The owner's value [1, v], or None where evaluation failed. Secret.
 
         Args:
             asked: a round of this device's study.
             model: the one that a gradient round names; None in any other round.
+            noted: told what went wrong, for the note of `report`. Secret.
 
         Raises:
             ParameterError: as `report`, or a gradient round comes without its model; no data was read.
@@ -76,12 +89,12 @@ class Device:
         self.check(asked)
         query = asked.value.query
         if not isinstance(query, Gradient):
-            return evaluate_query(query, self._source)
+            return evaluate_query(query, self._source, noted=noted)
         if model is None:
             raise ParameterError("model", model, "the one that the gradient round names")
         check_model(model, query)
         model_of(model.value)  # or refuse it, before any data is looked at
-        return evaluate_gradient(model, self._source)
+        return evaluate_gradient(model, self._source, noted=noted)
 
     def report(
         self, asked: Defined[Round], value: Values | None, *, note: str = ""

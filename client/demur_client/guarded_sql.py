@@ -47,6 +47,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+_WRITING = re.compile(r"\b(insert|update|delete|replace)\b", re.IGNORECASE)  # words of SQL's own
 _UNKNOWN_HERE = ("no such table", "no such column")  # what only the owner's data can tell
 
 
@@ -85,6 +87,8 @@ def check_select(name: str, sql: str) -> None:
         )
     if not re.match(r"\s*(select|with|values)\b", sql, re.IGNORECASE):
         raise ParameterError(name, sql[:40], "one statement that begins with SELECT or WITH")
+    if writing := _WRITING.search(_QUOTED.sub(" ", sql)):  # where an unknown table hides it below
+        raise ParameterError(name, writing[0], "one SELECT that only reads")
     try:
         with closing(sqlite3.connect(":memory:")) as nothing:
             guard(nothing, Limits())
