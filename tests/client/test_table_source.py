@@ -3,6 +3,7 @@
 import hashlib
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -42,9 +43,9 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def linear(name: str = "x", *, dimension: int = 1, **parameters: float) -> Linear:
+def linear(parameters: Mapping[str, float] | None = None, *, dimension: int = 1) -> Linear:
     return Linear(
-        features=(Feature(name=name, parameters=parameters),),
+        features=(Feature(name="x", parameters=parameters or {}),),
         dimension=dimension,
         clip=1.0,
         sigma=1.0,
@@ -56,7 +57,7 @@ def linear(name: str = "x", *, dimension: int = 1, **parameters: float) -> Linea
 def answer(database: Path, sql: str, **parameters: float) -> float | None:
     """The one number that a query gives, or None where the device would send cover."""
     source = TableSource(database, {"x": sql}, limits=LIMITS)
-    value = evaluate_query(linear(**parameters), source)
+    value = evaluate_query(linear(parameters), source)
     return None if value is None else float(value[0, 0])
 
 
@@ -269,7 +270,7 @@ def folder(tmp_path: Path) -> Path:
 
 def from_folder(folder: Path, sql: str, **parameters: float) -> float | None:
     source = FolderSource(folder, {"x": sql}, limits=LIMITS)
-    value = evaluate_query(linear(**parameters), source)
+    value = evaluate_query(linear(parameters), source)
     return None if value is None else float(value[0, 0])
 
 
@@ -332,7 +333,7 @@ def test_a_parquet_file_without_pyarrow_is_one_clear_line(folder: Path) -> None:
 def test_a_function_of_an_app_is_a_source() -> None:
     source = FunctionSource({"x": lambda parameters: [parameters["a"], 2.0]})
 
-    value = evaluate_query(linear(dimension=2, a=1.0), source)
+    value = evaluate_query(linear({"a": 1.0}, dimension=2), source)
 
     np.testing.assert_array_equal(value, [[1.0, 2.0]])
 
