@@ -116,6 +116,9 @@ class Ledger(Protocol):
     def studies(self) -> Sequence[Defined[Study]]:
         """What was agreed to and not forgotten, in that order."""
 
+    def forgotten(self, study_hash: bytes) -> bool:
+        """Whether the device took part in this study once, and does not any more."""
+
     def sealed(self, study_hash: bytes, number: int) -> Sealed | None:
         """What the round of this number was answered with; None where it was not.
 

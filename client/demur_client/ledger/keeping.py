@@ -140,6 +140,11 @@ class KeptLedger(ABC):
         with self._lock:
             return self._read().studies()
 
+    def forgotten(self, study_hash: bytes) -> bool:
+        """As `Ledger.forgotten`."""
+        with self._lock:
+            return self._read().forgotten(study_hash)
+
     # ---- answers ---------------------------------------------------------------------------
 
     def sealed(self, study_hash: bytes, number: int) -> Sealed | None:
