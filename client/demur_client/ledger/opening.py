@@ -82,7 +82,7 @@ def _look(
             schema.make_durable(connection)
             if version < len(schema.STEPS):
                 with schema.changing(connection):
-                    schema.migrate(connection, version)
+                    schema.migrate(connection, version, schema.STEPS)
             schema.check_pages(connection)
             return replay(connection, caps), ""
     except Broken:
@@ -96,7 +96,7 @@ def _begin(
     with schema.reading(path):
         schema.make_durable(connection)
         with schema.changing(connection):
-            schema.migrate(connection, 0)
+            schema.migrate(connection, 0, schema.STEPS)
             for change in changes:
                 row = row_of(change, after=after)
                 schema.add_row(connection, row)

@@ -115,7 +115,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def migrate(connection: sqlite3.Connection, version: int, steps: Sequence[str] = STEPS) -> None:
+def migrate(connection: sqlite3.Connection, version: int, steps: Sequence[str]) -> None:
     """Bring the tables from a version to the newest, in the transaction that is open."""
     for number, step in enumerate(steps[version:], start=version + 1):
         for statement in filter(str.strip, step.split(";")):
