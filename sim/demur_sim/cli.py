@@ -28,6 +28,7 @@ COMMANDS = {
     "ask": ("demur_server.ask_command", "ask the devices of a study one question", "server"),
     "close": ("demur_server.close_command", "close a round that was left open", "server"),
     "admin": ("demur_server.admin_command", "look into a collector's store", "server"),
+    "device": ("demur_client.device_command", "run one person's device", ""),
     "budget": ("demur_client.commands", "say what a privacy budget buys", ""),
     "check-vectors": ("demur_client.commands", "check against vector files", ""),
 }
