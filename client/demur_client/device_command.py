@@ -106,7 +106,7 @@ def run_enrol(options: argparse.Namespace) -> int:
     """Run `demur device enrol`."""
     import anyio
 
-    from demur_client.device_folder import enrol_device
+    from demur_client.belonging import enrol_device
     from demur_proto.channels import ClientTls
     from demur_proto.credentials import read_token
     from demur_proto.errors import ParameterError

@@ -16,7 +16,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from demur_client.device_folder import DeviceFolder, pinned
+from demur_client.belonging import pinned
+from demur_client.device_folder import DeviceFolder
 from demur_client.ledger.file import LedgerFile
 from demur_proto.credentials import write_token
 from demur_proto.definition import define_study
