@@ -241,7 +241,8 @@ def run_unit(options: argparse.Namespace) -> int:
     from importlib.resources import files
 
     text = (files("demur_client") / "data" / "demur-device.service").read_text(encoding="utf-8")
-    program = shutil.which("demur") or f"{sys.executable} -m demur_sim.cli"
+    beside = shutil.which("demur", path=str(Path(sys.executable).parent))
+    program = beside or f"{sys.executable} -m demur_sim.cli"
     filled = {"@DEMUR@": program, "@FOLDER@": str(options.folder.resolve()), "@USER@": options.user}
     for word, value in filled.items():
         text = text.replace(word, value)
