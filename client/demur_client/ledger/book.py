@@ -16,7 +16,7 @@ from demur_client.ledger.changes import (
 )
 from demur_client.ledger.purse import Declared, LifetimeCap, Purse
 from demur_proto.definition import Defined, read_study
-from demur_proto.study import Study
+from demur_proto.study import Policy, Study
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -126,15 +126,15 @@ class Book:
         """What is left of a study's budget, units."""
         return 0 if self.doubt else member.declared.budget_units - member.spent
 
-    def purse(self, member: Membership, study: Study) -> Purse:
-        """What the next answer in a study may be paid from."""
+    def purse(self, member: Membership, policy: Policy) -> Purse:
+        """What the next answer in a study of this policy may be paid from."""
         others = [each for each in self._members.values() if each is not member]
         caps = [
             (cap, sum(cap.units(each.declared, each.spent) for each in others)) for cap in self.caps
         ]
         spent = member.declared.budget_units - self.remaining(member)
         refused = member.refused or bool(self.doubt)
-        return Purse.of(study, spent=spent, refused=refused, caps=caps)
+        return Purse.of(member.declared, policy, spent=spent, refused=refused, caps=caps)
 
     def _agree(self, at: int, definition: bytes) -> None:
         study = read_study(definition)

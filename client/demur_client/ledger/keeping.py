@@ -181,7 +181,7 @@ class KeptLedger(ABC):
             entry = member.entries.get(number)
             if entry is not None:
                 return self._again(entry, asked)
-            purse = book.purse(member, member.study.value)
+            purse = book.purse(member, member.study.value.policy)
             report = make(purse)
             sealed = report.SerializeToString(deterministic=True)
             self._keep(

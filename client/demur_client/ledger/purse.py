@@ -108,7 +108,8 @@ class Purse:
     @classmethod
     def of(
         cls,
-        study: Study,
+        study: Declared,
+        policy: Policy,
         *,
         spent: int,
         refused: bool,
@@ -117,22 +118,22 @@ class Purse:
         """The purse for the next answer in a study.
 
         Args:
-            study: the contract.
+            study: what it declares.
+            policy: of its filter.
             spent: units of its budget that were spent; 0 to T.
             refused: whether it has ever refused, or shrunk, an answer.
             caps: each with how many of its GRAIN units the *other* studies have taken.
         """
-        declared = Declared.of(study)
-        total = declared.budget_units
+        total = study.budget_units
 
         def filter_of(remaining: int, policy: Policy, refused: bool = False) -> Filter:
             return Filter.resumed(
                 budget_units=total, policy=policy, remaining_units=remaining, refused=refused
             )
 
-        rooms = [cap.room(declared, taken=taken) - spent for cap, taken in caps]
+        rooms = [cap.room(study, taken=taken) - spent for cap, taken in caps]
         return cls(
-            filter_of(total - spent, study.policy, refused),
+            filter_of(total - spent, policy, refused),
             [filter_of(min(max(room, 0), total), Policy.SKIP) for room in rooms],
         )
 
