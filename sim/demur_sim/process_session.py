@@ -1,7 +1,16 @@
 """Fidelity `processes`: worker processes speak real gRPC to a real collector process."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import ExitStack, asynccontextmanager
+from multiprocessing.connection import Connection
 from typing import TypeVar
 
 import anyio
@@ -220,29 +229,62 @@ async def process_session(
     population = questions.population
     blocks = block_count(population.devices)
     shares = np.array_split(np.arange(blocks), min(workers, blocks))
+
+    def tasks(target: str) -> Iterator[Work]:
+        for share in shares:
+            first, last = int(share[0]), int(share[-1]) + 1
+            yield Work(
+                target=target,
+                study_hash=study.hash,
+                population=population.part(
+                    slice(first * BLOCK, min(last * BLOCK, population.devices))
+                ),
+                first_block=first,
+                seed=seed,
+                refusal=refusal,
+                record=record,
+            )
+
+    names = [f"worker {number}" for number in range(1, len(shares) + 1)]
+    async with session_over(study, questions, work, names, tasks, collector_port) as session:
+        yield session
+
+
+@asynccontextmanager
+async def session_over(
+    study: Defined[Study],
+    questions: Questions,
+    main: Callable[[Connection], None],
+    names: Sequence[str],
+    tasks: Callable[[str], Iterable[object]],
+    collector_port: int,
+) -> AsyncIterator[ProcessSession]:
+    """A session over a collector process and one process of each name.
+
+    Args:
+        study: the contract.
+        questions: with everyone, in the order of the processes.
+        main: what every process runs; it says `Answered` after each round and `Finished` at its end.
+        names: what errors call the processes.
+        tasks: what each of them is told first, given where the collector is.
+        collector_port: where devices reach the collector; 0 takes a free port.
+
+    Raises:
+        StateError: the port is in use.
+        ConnectionLost: a process stopped.
+    """
     with ExitStack() as stack:
         collector = Child("collector", collect, collector_port)
         stack.callback(collector.end)
         children = []
-        for number in range(1, len(shares) + 1):
-            children.append(Child(f"worker {number}", work))
+        for name in names:
+            children.append(Child(name, main))
             stack.callback(children[-1].end)
         ports = await collector.hear()
         if not isinstance(ports, Ports):
             raise StateError("the collector process said something unexpected")
         async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst:
-            for child, share in zip(children, shares, strict=True):
-                first, last = int(share[0]), int(share[-1]) + 1
-                task = Work(
-                    target=f"127.0.0.1:{ports.collector}",
-                    study_hash=study.hash,
-                    population=population.part(
-                        slice(first * BLOCK, min(last * BLOCK, population.devices))
-                    ),
-                    first_block=first,
-                    seed=seed,
-                    refusal=refusal,
-                    record=record,
-                )
+            target = f"127.0.0.1:{ports.collector}"
+            for child, task in zip(children, tasks(target), strict=True):
                 await child.hand_over(task)
             yield ProcessSession(analyst, questions, collector, children)
