@@ -1,6 +1,5 @@
 """What can happen to a ledger, and how that is written down: as JSON, bytes in hexadecimal."""
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -87,9 +86,7 @@ def write_change(change: Change) -> tuple[str, bytes]:
     >>> write_change(Doubted(doubt="old"))
     ('doubted', b'{"doubt":"old"}')
     """
-    fields = {field.name: getattr(change, field.name) for field in dataclasses.fields(change)}
-    body = json.dumps(_plain(fields), separators=(",", ":"))
-    return type(change).__name__.lower(), body.encode()
+    return type(change).__name__.lower(), _ENCODER.encode(_fields(change)).encode()
 
 
 def read_change(kind: str, body: bytes) -> Change:
@@ -104,19 +101,20 @@ def read_change(kind: str, body: bytes) -> Change:
         raise ValueError(f"no change of the kind {kind!r}") from error
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in type(value).__slots__}
+
+
 def _plain(value: Any) -> Any:
-    match value:
-        case bytes():
-            return value.hex()
-        case tuple():
-            return [_plain(each) for each in value]
-        case dict():
-            return {name: _plain(each) for name, each in value.items()}
-        case Identity() | Declared() | DeviceCredential():
-            names = [field.name for field in dataclasses.fields(value)]
-            return {name: _plain(getattr(value, name)) for name in names}
-        case _:
-            return value
+    """What JSON has for what it does not have."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Identity | Declared | DeviceCredential):
+        return _fields(value)
+    raise TypeError(f"nothing to be written down: {type(value).__name__}")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 def _charged(fields: Mapping[str, Any]) -> Charged:

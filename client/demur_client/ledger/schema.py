@@ -11,6 +11,10 @@ from demur_client.ledger.counter import sync_folder
 from demur_proto.errors import StateError, StorageError, UnsupportedError
 
 BUSY_S = 5.0  #: how long to wait for a reader, or for a checkpoint
+DURABLE = (
+    *("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"),
+    *("fullfsync=ON", "checkpoint_fullfsync=ON"),
+)
 APPLICATION_ID = 0x6465_6D75  #: "demu", in the header of the file
 STEPS = (
     """
@@ -64,10 +68,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 def make_durable(connection: sqlite3.Connection) -> None:
     """Let every commit outlast a loss of power, and nothing that was deleted remain."""
-    for setting in (
-        *("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"),
-        *("fullfsync=ON", "checkpoint_fullfsync=ON"),
-    ):
+    for setting in DURABLE:
         connection.execute(f"PRAGMA {setting}")
 
 
