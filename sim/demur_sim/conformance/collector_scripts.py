@@ -27,7 +27,7 @@ from demur_sim.conformance.knocking import (
 )
 from demur_sim.conformance.verdicts import Verdicts
 
-OVERSIZED = 16 << 20
+OVERSIZED = 6 << 20
 ANOTHER_VERSION = 99
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from demur_proto.channels import split_target
-from demur_proto.errors import ParameterError, StateError
+from demur_proto.errors import ParameterError, ours_in
 from demur_sim.conformance.rules import COLLECTOR_RULES, DEVICE_RULES, Rule
 from demur_sim.conformance.verdicts import Finding, Verdict, Verdicts
 
@@ -64,7 +64,13 @@ def run(options: argparse.Namespace) -> int:
         return _print_rules(as_json=options.json)
     _check(options)
     verdicts = Verdicts(DEVICE_RULES if options.listen else COLLECTOR_RULES, options.only)
-    anyio.run(_try_device if options.listen else _try_collector, options, verdicts)
+    try:
+        anyio.run(_try_device if options.listen else _try_collector, options, verdicts)
+    except BaseExceptionGroup as group:
+        error = ours_in(group)
+        if error is None:
+            raise
+        raise error from None
     findings = verdicts.findings()
     print(json.dumps(fields(findings)) if options.json else text(findings))
     return 0 if verdicts.all_pass() else 1
@@ -81,10 +87,7 @@ async def _try_device(options: argparse.Namespace, verdicts: Verdicts) -> None:
         patience_s=options.patience,
         jobs=options.jobs,
     )
-    try:
-        await try_device(trial, verdicts)
-    except OSError as error:
-        raise StateError(f"{error}; take another port, or 0 for any that is free") from None
+    await try_device(trial, verdicts)
 
 
 async def _try_collector(options: argparse.Namespace, verdicts: Verdicts) -> None:

@@ -12,7 +12,7 @@ import anyio
 from demur_proto.definition import Defined
 from demur_proto.study import Policy, Study
 from demur_sim.conformance import budget_scripts, other_scripts
-from demur_sim.conformance.bench import Bench, Unanswered
+from demur_sim.conformance.bench import Bench, Enough, Unanswered
 from demur_sim.conformance.device_process import Data, Operator, Process, Runner, prepare
 from demur_sim.conformance.questions import BUDGET_MU, COORDINATES, feature_of, revealing_study
 from demur_sim.conformance.stand import Stand, standing
@@ -38,7 +38,7 @@ async def try_device(trial: Trial, verdicts: Verdicts) -> None:
 
     Raises:
         ParameterError: the command cannot be run.
-        OSError: the port cannot be had.
+        StateError: the port cannot be had.
     """
     wanted = [script for rules, script in SCRIPTS if verdicts.wants(*rules)]
     if not wanted and verdicts.wants(*EVERYWHERE):
@@ -96,6 +96,8 @@ class _Room:
             bench = Bench(verdicts, stand, runner, patience_s=self._trial.patience_s)
             try:
                 yield bench
+            except Enough:
+                pass
             except Unanswered as missing:
                 verdicts.check(missing.rule, False, f"{missing}{_said(folder / 'log')}")
             finally:

@@ -16,7 +16,7 @@ from demur_proto.version import PROTOCOL_VERSION
 
 SERVICE = "/demur_proto.v1.Collector/"
 CALL_S = 10.0
-NOTHING_S = 0.5  #: what is not there by then does not come
+NOTHING_S = 0.25  #: what is not there by then does not come
 
 Answer = TypeVar("Answer")
 Stream = grpc.aio.StreamStreamCall[Any, Any]

@@ -8,7 +8,7 @@ import numpy as np
 from demur_proto.definition import Defined
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import round_pb2
-from demur_sim.conformance.bench import Bench
+from demur_sim.conformance.bench import Bench, Unanswered
 from demur_sim.conformance.decoding import TOLERANCE, noise_is_right, noises_differ, shown_norm
 from demur_sim.conformance.device_process import Data
 from demur_sim.conformance.questions import Asked, ask, feature_of, revealing_study
@@ -18,6 +18,7 @@ CHUNKED = (1 << 18) + 10  #: so many 32-bit words take two chunks
 FAR = 1e200  #: data units; beyond any clip, and its square beyond any double
 NARROW = 57_344.0  #: ℓ₂ radius of the round that clips: it costs half the budget
 UNKNOWN_FIELD = bytes.fromhex("f80701")  #: at the end of a definition
+FETCH_S = 30.0  #: until it has fetched the study; it may have to start
 NO_VISIT_S = 1.0  #: after the study was fetched, a device that will visit has done so by then
 
 
@@ -93,11 +94,18 @@ async def stays_away(bench: Bench, *, rule: str, why: str) -> int | None:
         why: it must refuse.
     """
     await bench.runner.start()
-    with anyio.move_on_after(20) as patience:
-        await bench.stand.study_asked.wait()
-    if patience.cancelled_caught:
-        bench.verdicts.check(rule, False, f"the study was never fetched ({why})")
-        return None
+    with anyio.move_on_after(FETCH_S):
+        async with anyio.create_task_group() as tasks:
+
+            async def give_up() -> None:
+                if await bench.runner.ended(FETCH_S):
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(give_up)
+            await bench.stand.study_asked.wait()
+            tasks.cancel_scope.cancel()
+    if not bench.stand.study_asked.is_set():
+        raise Unanswered(rule, f"the study was never fetched ({why})")
     await bench.runner.ended(NO_VISIT_S)
     visited = "Visit" in bench.stand.calls
     bench.verdicts.check(rule, not visited, f"it {'visits' if visited else 'stays away'}: {why}")

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from demur_proto.credentials import METADATA_KEY, DeviceCredential
 from demur_proto.definition import Defined
+from demur_proto.errors import StateError
 from demur_proto.round import Round
 from demur_proto.status import REFUSED
 from demur_proto.study import Study
@@ -212,7 +213,7 @@ async def standing(stand: Stand, host: str, port: int) -> AsyncIterator[int]:
     """Serve a stand; gives the port.
 
     Raises:
-        OSError: the port cannot be had.
+        StateError: the port cannot be had.
     """
     server = grpc.aio.server(
         options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 4 << 20)]
@@ -221,7 +222,9 @@ async def standing(stand: Stand, host: str, port: int) -> AsyncIterator[int]:
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
-        raise OSError(f"{host}:{port} cannot be listened on") from error
+        raise StateError(
+            f"{host}:{port} cannot be listened on; take another port, or 0 for any that is free"
+        ) from error
     await server.start()
     try:
         yield bound

@@ -67,6 +67,11 @@ class Verdicts:
             raise KeyError(rule)
         (self._for if holds else self._against).setdefault(rule, []).append(evidence)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether every wanted rule has failed, so that nothing is left to find."""
+        return all(rule.id in self._against for rule in self._rules)
+
     def findings(self) -> list[Finding]:
         """The verdicts so far, in the order of the rules."""
         return [self._finding(rule) for rule in self._rules]
