@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from demur_client import baseline_filters, budget, charges, filters, odometers
+from demur_client.ledger import purse
 from demur_proto import (
     accuracy,
     asking,
@@ -94,7 +95,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(hash_family, local_hashing, subset_selection),
     *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
     *(graded, interval, laplace, discrete_gaussian_mechanism, lipschitz, privunit),
-    *(baseline_filters, budget, charges, filters, odometers),
+    *(baseline_filters, budget, charges, filters, odometers, purse),
     *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
     rounded_laplace,
     *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
@@ -209,6 +210,17 @@ def basic(losses: baselines.PureLosses) -> bool:
 
 def one_filter() -> filters.Filter:
     return filters.Filter(budget_units=10, policy=Policy.CLIP)
+
+
+def one_cap() -> purse.LifetimeCap:
+    return purse.LifetimeCap(measure=Measure.ZCDP, budget=1.0)
+
+
+def one_purse() -> purse.Purse:
+    return purse.Purse(one_filter())
+
+
+DECLARED = purse.Declared(measure=Measure.GDP, budget=1.0, gaussian=True, budget_units=10)
 
 
 def two_counters() -> filters.RenyiFilter:
@@ -443,6 +455,16 @@ EXAMPLES: dict[str, Example] = {
     "charges.ZcdpBudget.charge": example(on=lambda: charges.ZcdpBudget(rho=1.0), rho=0.1),
     "filters.Filter": example(budget_units=10, policy=Policy.SKIP),
     "filters.Filter.radius": example(on=one_filter, weight=1, largest=9),
+    "filters.Filter.charge_of": example(on=one_filter, squared_norm=3, weight=2),
+    "filters.Filter.resumed": example(
+        budget_units=10, policy=Policy.SKIP, remaining_units=3, refused=True
+    ),
+    "purse.Declared": example(measure=Measure.GDP, budget=1.0, gaussian=True, budget_units=10),
+    "purse.LifetimeCap": example(measure=Measure.GDP, budget=1.0),
+    "purse.LifetimeCap.room": example(on=one_cap, study=DECLARED, taken=3),
+    "purse.LifetimeCap.units": example(on=one_cap, study=DECLARED, spent=3),
+    "purse.Purse.radius": example(on=one_purse, weight=1, largest=9),
+    "purse.Purse.try_spend": example(on=one_purse, squared_norm=3, weight=2, shrunk=True),
     "filters.Filter.try_charge": example(on=one_filter, charge=3),
     "filters.Filter.try_spend": example(on=one_filter, squared_norm=3, weight=2, shrunk=True),
     "filters.RenyiFilter": example(budget_units=10, counters=2, policy=Policy.SKIP),
@@ -739,6 +761,10 @@ ELSEWHERE = {
     "charges.RenyiBudget.charge_curve": "takes a function",
     "charges.charge_each": "takes a function",
     "filters.Filter.of": "takes a study",
+    "purse.Declared.of": "takes a study",
+    "purse.LifetimeCap.measures": "takes a study",
+    "purse.Purse": "takes filters",
+    "purse.Purse.of": "takes filters' numbers, which they check",
     "filters.Filter.within": "takes a budget",
     "filters.RenyiFilter.within": "takes a budget",
     "filters.spend_all": "takes filters; it has a test of its own below",

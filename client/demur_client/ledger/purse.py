@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
+from demur_client.charges import HIDDEN
 from demur_client.filters import Filter, spend_all
-from demur_proto.checks import check_positive
+from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.grid import GRAIN
+from demur_proto.grid import GRAIN, UNITS_LIMIT
 from demur_proto.study import Measure, MechanismFamily, Policy, Study
 
 
@@ -20,7 +21,13 @@ class Declared:
     measure: Measure
     budget: float  #: μ, or ρ in nats; > 0
     gaussian: bool  #: all of its noise is Gaussian
-    budget_units: int  #: T
+    budget_units: int  #: T; 1 to 2^62 - 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.measure, Measure):
+            raise ParameterError("measure", self.measure, "a Measure")
+        check_positive("budget", self.budget)
+        check_integer("budget_units", self.budget_units, 1, UNITS_LIMIT - 1)
 
     @classmethod
     def of(cls, study: Study) -> "Declared":
@@ -66,7 +73,12 @@ class LifetimeCap:
         """What this many units of a study's budget take of the cap, which has GRAIN. Secret.
 
         Rounded up; more than GRAIN where the cap cannot measure the study, or it does not fit.
+
+        Raises:
+            ParameterError: `spent` is no integer >= 0.
         """
+        if type(spent) is not int or spent < 0:  # without the value, a secret
+            raise ParameterError("spent", HIDDEN, "an integer >= 0")
         if spent and not self.measures(study):
             return GRAIN + 1
         return math.ceil(GRAIN * spent * self._share(study))
@@ -75,7 +87,12 @@ class LifetimeCap:
         """How many units of the study's budget fit beside what others have taken. Secret.
 
         Rounded down.
+
+        Raises:
+            ParameterError: `taken` is no integer >= 0.
         """
+        if type(taken) is not int or taken < 0:  # without the value, a secret
+            raise ParameterError("taken", HIDDEN, "an integer >= 0")
         if taken >= GRAIN or not self.measures(study):
             return 0
         return math.floor(Fraction(GRAIN - taken, GRAIN) / self._share(study))
