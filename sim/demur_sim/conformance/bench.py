@@ -1,7 +1,7 @@
 """One device on the bench: asks it, listens to it, and holds what it says against what it said before."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
@@ -47,7 +47,7 @@ class Answer:
 
     asked: Asked
     report: report_pb2.Report
-    words: Words
+    words: Words = field(repr=False)
     pushed_s: float
     at_s: float
 
