@@ -219,7 +219,10 @@ function parsed(bytes, table) {
       else if (type === 'text') made[name] = text(part);
       else if (type === 'other') made[name] = true;
       else if (Array.isArray(type)) made[name].push(parsed(part, type[0]));
-      else made[name] = parsed(part, type);
+      else {
+        must(made[name] === null, 'a question that comes twice');
+        made[name] = parsed(part, type);
+      }
     }
   }
   return made;

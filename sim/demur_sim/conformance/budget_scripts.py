@@ -31,8 +31,8 @@ from demur_sim.conformance.questions import (
 from demur_sim.conformance.stand import Visit
 
 SLOT_MS = 300
-LATE_MS = 1000.0  #: after its slot, a report is late
-APART_MS = 100.0  #: and kinds of reports that never overlap by so much tell what was decided
+LATE_MS = 2000.0  #: after its slot, a report is late
+APART_MS = 150.0  #: and kinds of reports that never overlap by so much tell what was decided
 KILLED_AFTER_S = (0.0, 0.003, 0.012, 0.05)
 UNKNOWN_MESSAGE = bytes.fromhex("fa0700")  #: of a kind that no version has
 OVERSIZED = 5 << 20
