@@ -294,6 +294,19 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
+def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        settings = {
+            name: ledger._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")
+        }
+
+    assert settings == {
+        **{"journal_mode": "wal", "synchronous": 2},  # 2 is FULL
+        **{"fullfsync": 1, "checkpoint_fullfsync": 1},
+    }
+
+
 OPEN = """
 import sys
 from pathlib import Path

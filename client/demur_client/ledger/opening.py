@@ -67,7 +67,7 @@ def open_file(
 
 def set_aside(path: Path) -> Iterator[Path]:
     """The files that were set aside in favour of this one."""
-    return path.parent.glob(f"{path.name}.aside-*")
+    return (each for each in path.parent.iterdir() if each.name.startswith(f"{path.name}.aside-"))
 
 
 def _look(
