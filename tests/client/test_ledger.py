@@ -302,8 +302,10 @@ def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
         }
 
     assert settings == {
-        **{"journal_mode": "wal", "synchronous": 2},  # 2 is FULL
-        **{"fullfsync": 1, "checkpoint_fullfsync": 1},
+        "journal_mode": "wal",
+        "synchronous": 2,  # 2 is FULL
+        "fullfsync": 1,
+        "checkpoint_fullfsync": 1,
     }
 
 
