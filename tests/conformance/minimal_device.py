@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +204,9 @@ class Device:
     def value(self, asked: Round) -> Any:
         query = asked.query
         assert isinstance(query, Linear)
-        [feature] = query.features
         try:
-            value = np.array([self.data[feature.name]], dtype=np.float64)
+            parts = [np.array(self.data[each.name], np.float64) for each in query.features]
+            value = np.concatenate(parts)[None]
         except (KeyError, ValueError):
             value = np.empty((1, 0))
         wanted = (1, query.dimension)
@@ -353,6 +354,15 @@ class Obedient(Device):
         return True
 
 
+class Jumbles(Device):
+    """Puts features in another order."""
+
+    def value(self, asked: Round) -> Any:
+        query = asked.query
+        assert isinstance(query, Linear)
+        return super().value(replace(asked, query=replace(query, features=query.features[::-1])))
+
+
 class Hurries(Device):
     """Does not wait for its slot when it only covers."""
 
@@ -387,6 +397,7 @@ FAULTS = {
         Refunds,
         NewNonce,
         Obedient,
+        Jumbles,
         Hurries,
         Whispers,
         Forgetful,

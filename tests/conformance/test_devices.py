@@ -85,6 +85,7 @@ WRONG_AS_WELL = {
     "Refunds": "budget-retire",
     "NewNonce": "enrol-once",
     "Obedient": "owners-policy",
+    "Jumbles": "features",
     "Hurries": "slots",
     "Whispers": "noise-law",
     "Forgetful": "resume",

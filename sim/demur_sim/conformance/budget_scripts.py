@@ -219,7 +219,7 @@ def _like(
 
 def _without_data(study: Defined[Study], number: int, feature: str) -> Asked:
     value = (1,) * COORDINATES
-    return ask(study, number, value, feature=feature, slot_ms=SLOT_MS)
+    return ask(study, number, value, features=(feature,), slot_ms=SLOT_MS)
 
 
 def _check_due(bench: Bench, due: Due, answer: Answer, rule: str) -> Values:

@@ -189,7 +189,7 @@ SCRIPTS: tuple[tuple[tuple[str, ...], Script], ...] = (
         _skip,
     ),
     (("budget-retire", "exhausted", "failing", "slots", "settled"), _retire),
-    (("one-number", "wrong-rounds"), _refusals),
+    (("one-number", "wrong-rounds", "features"), _refusals),
     (("clipping", "fresh-noise", "noise-law", "chunks"), _noise),
     (("budget-clip",), _clip),
     (("owners-policy",), _policy),

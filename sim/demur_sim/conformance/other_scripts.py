@@ -9,7 +9,13 @@ from demur_proto.definition import Defined
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import round_pb2
 from demur_sim.conformance.bench import Bench, Unanswered
-from demur_sim.conformance.decoding import TOLERANCE, noise_is_right, noises_differ, shown_norm
+from demur_sim.conformance.decoding import (
+    TOLERANCE,
+    agrees,
+    noise_is_right,
+    noises_differ,
+    shown_norm,
+)
 from demur_sim.conformance.device_process import Data
 from demur_sim.conformance.questions import Asked, ask, feature_of, revealing_study
 
@@ -17,19 +23,23 @@ NOISY = 4096  #: coordinates of the rounds that show the law of the noise
 CHUNKED = (1 << 18) + 10  #: so many 32-bit words take two chunks
 FAR = 1e200  #: data units; beyond any clip, and its square beyond any double
 NARROW = 57_344.0  #: ℓ₂ radius of the round that clips: it costs half the budget
+HORIZON = 14
+ALONE = 50_000  #: data units; costs .46 of the budget, and shows by 12 standard deviations
+BEFORE = 48_000  #: costs .42
 UNKNOWN_FIELD = bytes.fromhex("f80701")  #: at the end of a definition
 FETCH_S = 30.0  #: until it has fetched the study; it may have to start
 NO_VISIT_S = 1.0  #: after the study was fetched, a device that will visit has done so by then
 
 
 def refusal_study() -> Defined[Study]:
-    """For wrong rounds."""
-    return revealing_study(Policy.SKIP, horizon=12)
+    """For wrong rounds, and a few right ones."""
+    return revealing_study(Policy.SKIP, horizon=HORIZON)
 
 
 def refusal_data() -> Data:
     """Every round has data: nobody refuses for want of them."""
-    return {feature_of(number): (1.0,) * 16 for number in range(1, 16)}
+    whole = {feature_of(number): (1.0,) * 16 for number in range(1, HORIZON + 2)}
+    return {**whole, "alone": (float(ALONE),), "before": (float(BEFORE), 0.0), "behind": (0.0,)}
 
 
 def noise_study() -> Defined[Study]:
@@ -57,6 +67,13 @@ async def run_refusals(bench: Bench, study: Defined[Study]) -> None:
             sound += 1
     last = ask(study, sound, (1,) * 16)
     await bench.accepted(last, rule="wrong-rounds")
+    for asked in (
+        ask(study, HORIZON - 1, (ALONE,), features=("alone",)),
+        ask(study, HORIZON, (BEFORE, 0, 0), features=("before", "behind")),
+    ):
+        answer = await bench.accepted(asked, rule="features")
+        shown = agrees(asked, answer.words, squared_norm=asked.squared_norm)
+        bench.verdicts.check("features", *shown)
 
 
 async def run_noise(bench: Bench, study: Defined[Study]) -> None:
@@ -126,12 +143,16 @@ def _wrong(study: Defined[Study]) -> list[tuple[str, str, bytes]]:
         (
             "one-number",
             "another question under number 1",
-            ask(study, 1, (1,) * 16, feature="answer 12").defined.definition,
+            ask(study, 1, (1,) * 16, features=(feature_of(12),)).defined.definition,
         ),
         ("wrong-rounds", "of another study", ask(other, number, (1,) * 16).defined.definition),
         ("wrong-rounds", "a field that nobody knows", plain + UNKNOWN_FIELD),
         ("wrong-rounds", "a weight one too small", cheaper),
-        ("wrong-rounds", "beyond the horizon", ask(study, 13, (1,) * 16).defined.definition),
+        (
+            "wrong-rounds",
+            "beyond the horizon",
+            ask(study, HORIZON + 1, (1,) * 16).defined.definition,
+        ),
         ("wrong-rounds", "more coordinates than the study allows", _changed(plain, dimension=17)),
         ("wrong-rounds", "a grid that does not divide the clip", _changed(plain, clip=math.pi)),
         ("wrong-rounds", "words too narrow for the noise", _changed(plain, word_type=3)),

@@ -84,7 +84,7 @@ def ask(
     clip: float = CLIP,
     on_grid: bool = True,
     dimension: int | None = None,
-    feature: str = "",
+    features: tuple[str, ...] = (),
     slot_ms: int = 0,
     word_type: WordType | None = None,
 ) -> Asked:
@@ -98,12 +98,12 @@ def ask(
         clip: ℓ₂ radius, data units.
         on_grid: all values are whole.
         dimension: where it is not the value's.
-        feature: its name, where the data are to have none, or something else under it.
+        features: their names, where they are not the one that is called after the round.
         slot_ms: when the device sends, after it received the round; 0 for at once.
         word_type: where it is to be wider than it must.
     """
     query = Linear(
-        features=(Feature(name=feature or feature_of(number)),),
+        features=tuple(Feature(name=each) for each in features or (feature_of(number),)),
         dimension=len(value) if dimension is None else dimension,
         clip=clip,
         sigma=sigma,
