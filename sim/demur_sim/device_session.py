@@ -22,6 +22,7 @@ async def device_session(
     refusal: Refusal,
     collector_port: int = 0,
     record: bool = False,
+    slot_ms: int = 0,
 ) -> AsyncIterator[ProcessSession]:
     """A session over a collector process and a process for each device; none outlives the block.
 
@@ -31,6 +32,7 @@ async def device_session(
         refusal: what a refused device does: it covers.
         collector_port: where devices reach the collector; 0 takes a free port.
         record: keep what a watcher of the network would see.
+        slot_ms: how long after a round the reports leave, milliseconds; 0 as soon as each is there.
 
     Raises:
         ParameterError: there are too many devices, or they would have to fall silent.
@@ -49,7 +51,7 @@ async def device_session(
     def tasks(target: str) -> Iterator[Life]:
         for index in range(population.devices):
             person = population.part(slice(index, index + 1))
-            yield Life(target=target, study=study, person=person, record=record)
+            yield Life(target=target, study=study, person=person, record=record, slot_ms=slot_ms)
 
     names = [f"device {number}" for number in range(1, population.devices + 1)]
     async with session_over(study, questions, live, names, tasks, collector_port) as session:
