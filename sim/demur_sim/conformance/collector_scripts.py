@@ -29,6 +29,7 @@ from demur_sim.conformance.verdicts import Verdicts
 
 OVERSIZED = 6 << 20
 ANOTHER_VERSION = 99
+FIRST_S = 2.0  #: by then a collector has pushed the first of its open rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,9 @@ async def find_ground(knocker: Knocker, tokens: tuple[bytes, ...], verdicts: Ver
     async with knocker.visiting(metadata, hello(study.hash)) as visiting:
         first = await visiting.read()
         welcomed = isinstance(first, collector_pb2.VisitResponse) and first.HasField("welcome")
-        while isinstance(message := await visiting.read(NOTHING_S), collector_pb2.VisitResponse):
+        patience_s = FIRST_S
+        while isinstance(message := await visiting.read(patience_s), collector_pb2.VisitResponse):
+            patience_s = NOTHING_S
             definition = message.opened_round.definition
             try:
                 asked = read_round(definition, study=study)

@@ -120,7 +120,7 @@ class Visiting:
     async def ending(self) -> Ending | None:
         """How it ends, whatever comes before; None where it goes on."""
         while True:
-            message = await self.read(2.0)
+            message = await self.read()
             if message is None or isinstance(message, Ending):
                 return message
 

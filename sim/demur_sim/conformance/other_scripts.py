@@ -28,7 +28,9 @@ ALONE = 50_000  #: data units; costs .46 of the budget, and shows by 12 standard
 BEFORE = 48_000  #: costs .42
 UNKNOWN_FIELD = bytes.fromhex("f80701")  #: at the end of a definition
 FETCH_S = 30.0  #: until it has fetched the study; it may have to start
-NO_VISIT_S = 1.0  #: after the study was fetched, a device that will visit has done so by then
+NO_VISIT_S = (
+    10.0  #: after the study was fetched, a device has visited or ended by then, or will not
+)
 
 
 def refusal_study() -> Defined[Study]:
