@@ -19,7 +19,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_client import baseline_filters, budget, charges, filters, odometers
+from demur_client import (
+    backoff,
+    baseline_filters,
+    budget,
+    charges,
+    filters,
+    guarded_sql,
+    odometers,
+    policy,
+)
 from demur_client.ledger import purse
 from demur_proto import (
     accuracy,
@@ -96,6 +105,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
     *(graded, interval, laplace, discrete_gaussian_mechanism, lipschitz, privunit),
     *(baseline_filters, budget, charges, filters, odometers, purse),
+    *(backoff, guarded_sql, policy),
     *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
     rounded_laplace,
     *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
@@ -239,6 +249,24 @@ TARGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 STEPS = {"exponent": "grid_exponent"}
 
 EXAMPLES: dict[str, Example] = {
+    "backoff.Backoff": example(first_s=1.0, longest_s=1e300),
+    "guarded_sql.Limits": example(time_limit_s=1.0, most_rows=10, most_numbers=10),
+    "policy.OwnerPolicy": example(
+        opt_out=False,
+        views=(study.View.LOCAL,),
+        mechanisms=("krr",),
+        largest_epsilon=1.0,
+        largest_delta=1e-6,
+        lifetime_epsilon=2.0,
+        smallest_sigma=0.0,
+        largest_round_epsilon=1.0,
+        smallest_cohort=1,
+        studies=(),
+        certificates=(),
+        quiet_hours=(),
+        shortest_slot_ms=0,
+    ),
+    "policy.epsilon_together": example(studies=[STUDY], delta=1e-6),
     "accuracy.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
     "accuracy.supremum_radius": example(dimension=3, failure=0.1),
     "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
@@ -838,6 +866,16 @@ ELSEWHERE = {
     "hash_family.fits": "a step of HashFamily, which checks",
     "hash_family.is_prime": "a step of HashFamily, which checks",
     "hash_family.ranges_near": "a step of HashFamily, which checks",
+    "guarded_sql.check_select": "takes a text; its own tests give it hostile ones",
+    "guarded_sql.guard": "takes limits, which check themselves",
+    "guarded_sql.select_numbers": "takes what a database holds; its own tests give it hostile data",
+    "policy.OwnerPolicy.check_round": "takes a round, which checks itself",
+    "policy.OwnerPolicy.check_study": "takes studies, which check themselves",
+    "policy.OwnerPolicy.quiet_for": "takes a time",
+    "policy.OwnerPolicy.slot_ms": "takes a round, which checks itself",
+    "policy.QuietHours": "takes times",
+    "policy.QuietHours.left": "takes a time",
+    "policy.QuietHours.read": "takes a text",
     "symbols.check_range": "takes symbols",
     "symbols.check_symbols": "takes words",
     "symbols.encode_categories": "takes people's values, of which any may be wrong",

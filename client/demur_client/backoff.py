@@ -1,7 +1,7 @@
 """How long to wait before trying again: longer each time, and never all devices at once."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from demur_proto.checks import check_positive
 from demur_proto.errors import ParameterError
@@ -27,7 +27,7 @@ class Backoff:
 
     first_s: float  #: bound of the first wait, seconds; > 0
     longest_s: float  #: bound of all waits, seconds; >= first_s
-    failures: int = 0  #: one after the other, so far
+    failures: int = field(default=0, init=False)  #: one after the other, so far
 
     def __post_init__(self) -> None:
         check_positive("first_s", self.first_s)

@@ -23,6 +23,7 @@ GAUSSIAN = "gaussian"
 MECHANISMS = (GAUSSIAN, *Randomiser)
 VIEWS = tuple(View)
 DAY = timedelta(days=1)
+LARGEST_EPSILON = 1e15  #: for which budgets can be compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,10 @@ class OwnerPolicy:
         object.__setattr__(self, "views", tuple(map(View, self.views)))
         for name in ("largest_epsilon", "lifetime_epsilon", "largest_round_epsilon"):
             check_positive(name, getattr(self, name))
+        if self.lifetime_epsilon > LARGEST_EPSILON:
+            raise ParameterError(
+                "lifetime_epsilon", self.lifetime_epsilon, f"at most {LARGEST_EPSILON:g}"
+            )
         if not isinstance(self.largest_delta, float) or not 1e-300 <= self.largest_delta < 1:
             raise ParameterError("largest_delta", self.largest_delta, "at least 1e-300, below 1")
         if self.smallest_sigma != 0 or isinstance(self.smallest_sigma, bool):
