@@ -11,11 +11,17 @@ from demur_client.vectors.verdict import Tally, Verdict
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.chunks import report_messages
 from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import read_round, read_study, report_id
+from demur_proto.definition import (
+    LARGEST_REPORT_BYTES,
+    Defined,
+    read_round,
+    read_study,
+    report_id,
+)
 from demur_proto.errors import DataError, UnsupportedError, WireError
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
-from demur_proto.study import Policy
+from demur_proto.study import Policy, Study
 from demur_proto.v1 import report_pb2
 from demur_proto.words import WordType, encode_words
 
@@ -97,15 +103,18 @@ class _Coins:
 
 
 def _study_definition(case: Case, tally: Tally) -> None:
-    study = read_study(_bytes(case, "definition"))
+    study = _study(case, "definition")
     tally.same("hash", study.hash.hex(), case.text("hash"))
     tally.same("budget_units", study.value.budget_units, _whole(case, "budget_units"))
     tally.same("base_weight", study.value.base_weight, _whole(case, "base_weight"))
 
 
 def _round_definition(case: Case, tally: Tally) -> None:
-    study = read_study(_bytes(case, "study"))
-    asked = read_round(_bytes(case, "definition"), study=study)
+    study = _study(case, "study")
+    try:
+        asked = read_round(_bytes(case, "definition"), study=study)
+    except (WireError, UnsupportedError) as error:
+        raise DataError(f"{case.where}.definition must be a round of the study: {error}") from None
     mechanism = mechanism_for(study.value, asked.value)
     if not isinstance(mechanism, GaussianLinear):
         raise DataError(f"{case.where}.definition must be a linear round, got another")
@@ -119,7 +128,7 @@ def _round_definition(case: Case, tally: Tally) -> None:
 
 
 def _refused_round(case: Case, tally: Tally) -> None:
-    study = read_study(_bytes(case, "study"))
+    study = _study(case, "study")
     try:
         read_round(_bytes(case, "definition"), study=study)
     except (WireError, UnsupportedError):
@@ -139,7 +148,10 @@ def _report_proof(case: Case, tally: Tally) -> None:
 
 
 def _word_encoding(case: Case, tally: Tally) -> None:
-    words = np.array([_wholes(case, "words")], dtype=np.int64)
+    wholes = _wholes(case, "words")
+    if any(abs(each) > WordType.INT64.limit for each in wholes):
+        raise DataError(f"{case.where}.words must be within 64 bits")
+    words = np.array([wholes], dtype=np.int64)
     word_type = _named(WordType, case, "word_type")
     tally.same("bytes", encode_words(words, word_type).hex(), case.text("bytes"))
 
@@ -149,8 +161,8 @@ def _charge_trace(case: Case, tally: Tally) -> None:
     mine = Filter(budget_units=budget, policy=_named(Policy, case, "policy"))
     for number, step in enumerate(case.cases("steps"), start=1):
         squared_norm, weight = _whole(step, "squared_norm"), _whole(step, "weight")
-        charge = charge_units(squared_norm, weight=weight, budget_units=budget)
         given = mine.try_spend(squared_norm, weight=weight, shrunk=step.flag("shrunk"))
+        charge = charge_units(squared_norm, weight=weight, budget_units=budget)
         tally.same(f"charge {number}", charge, _whole(step, "charge"))
         tally.same(f"decision {number}", "CONT" if given else "HALT", step.text("decision"))
         tally.same(f"remaining {number}", mine.remaining_units, _whole(step, "remaining"))
@@ -166,12 +178,17 @@ def _rounding(case: Case, tally: Tally) -> None:
         shares=1,
         on_grid=case.flag("on_grid"),
     )
+    if len(case.numbers("coins")) != value.shape[1]:
+        raise DataError(f"{case.where}.coins must be one for each number of the value")
     coins = _Coins(case.numbers("coins"))
     if case.is_null("radius"):
         words, squares = mechanism.encode(value, coins)
         shrunk = False
     else:
-        radii = np.array([_whole(case, "radius")])
+        radius = _whole(case, "radius")
+        if not 0 <= radius <= mechanism.squared_radius:
+            raise DataError(f"{case.where}.radius must be from 0 to R, got {radius}")
+        radii = np.array([radius])
         words, squares, flags = mechanism.encode_within(value, coins, radii=radii)
         shrunk = bool(flags[0])
     tally.same("words", words[0].tolist(), _wholes(case, "words"))
@@ -180,13 +197,23 @@ def _rounding(case: Case, tally: Tally) -> None:
 
 
 def _chunking(case: Case, tally: Tally) -> None:
-    report = report_pb2.Report(words=bytes(case.integer("bytes")))
+    size = case.integer("bytes")
+    if not 0 <= size <= LARGEST_REPORT_BYTES:
+        raise DataError(f"{case.where}.bytes must be from 0 to {LARGEST_REPORT_BYTES}, got {size}")
+    report = report_pb2.Report(words=bytes(size))
     sizes = [
         len(message.chunk.words) if message.HasField("chunk") else 0
         for message in report_messages(report)
     ]
     expected = _wholes(case, "chunks")
     tally.same("chunks", [] if sizes == [0] else sizes, expected)
+
+
+def _study(case: Case, name: str) -> Defined[Study]:
+    try:
+        return read_study(_bytes(case, name))
+    except (WireError, UnsupportedError) as error:
+        raise DataError(f"{case.where}.{name} must be a study: {error}") from None
 
 
 def _bytes(case: Case, name: str) -> bytes:
