@@ -242,12 +242,29 @@ def run_unit(options: argparse.Namespace) -> int:
 
     text = (files("demur_client") / "data" / "demur-device.service").read_text(encoding="utf-8")
     beside = shutil.which("demur", path=str(Path(sys.executable).parent))
-    program = beside or f"{sys.executable} -m demur_sim.cli"
-    filled = {"@DEMUR@": program, "@FOLDER@": str(options.folder.resolve()), "@USER@": options.user}
-    for word, value in filled.items():
+    program = _quoted(beside) if beside else f"{_quoted(sys.executable)} -m demur_sim.cli"
+    folder = _quoted(str(options.folder.resolve()))
+    for word, value in {
+        "@DEMUR@": program,
+        "@FOLDER@": folder,
+        "@USER@": _quoted(options.user),
+    }.items():
         text = text.replace(word, value)
     print(text, end="")
     return 0
+
+
+def _quoted(value: str) -> str:
+    """A word as systemd reads it.
+
+    >>> _quoted("100% mine")
+    '"100%% mine"'
+    """
+    from demur_proto.checks import check_text
+
+    check_text("unit", value, longest=4096)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"' if " " in escaped else escaped
 
 
 def _folder(options: argparse.Namespace) -> "DeviceFolder":

@@ -126,19 +126,25 @@ def select_numbers(
         sqlite3.Error, sqlite3.Warning, ValueError: SQLite refuses.
     """
     bound = {name: _bound(value) for name, value in parameters.items()}
+    numbers: list[float] = []
     with closing(connection.execute(sql, bound)) as cursor:
-        rows = cursor.fetchmany(limits.most_rows + 1)
-        columns = len(cursor.description)
-    if not rows:
+        for count, row in enumerate(cursor, start=1):
+            if count > limits.most_rows or len(numbers) + len(row) > limits.most_numbers:
+                raise DataError(
+                    f"the query gives more than {limits.most_rows} rows, or than "
+                    f"{limits.most_numbers} numbers"
+                )
+            numbers += map(_number, row)  # one by one: texts are never gathered
+    if not numbers:
         raise DataError("the query gives no row")
-    if len(rows) > limits.most_rows or len(rows) * columns > limits.most_numbers:
-        raise DataError(f"the query gives more than {limits.most_rows} rows, or too many numbers")
-    cells = [cell for row in rows for cell in row]
-    for cell in cells:
-        if type(cell) not in (int, float) or not math.isfinite(cell):
-            kind = "nothing (NULL)" if cell is None else f"a {type(cell).__name__}"
-            raise DataError(f"the query gives {kind} where a finite number belongs")
-    return np.array([cells], dtype=np.float64)
+    return np.array([numbers], dtype=np.float64)
+
+
+def _number(cell: object) -> float:
+    if type(cell) in (int, float) and isinstance(cell, int | float) and math.isfinite(cell):
+        return float(cell)
+    kind = "nothing (NULL)" if cell is None else f"a {type(cell).__name__}"
+    raise DataError(f"the query gives {kind} where a finite number belongs")
 
 
 def _bound(value: float) -> float:
