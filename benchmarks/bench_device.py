@@ -2,7 +2,7 @@
 
 **Seals.** An answer is charged and sealed, and given out once it is on the disk. The floor is a bare
 SQLite commit of as many bytes with the same settings, on the same disk: bursts of both take turns,
-and the figures are medians over bursts, since other work on the machine slows both. A counter in a
+and the figures are medians of the shares in one turn, since other work on the machine slows both. A counter in a
 file is one more sync, which no bar is set to.
 
 **Size** of what an installation has more than its dependencies: files as they are, without the bytecode
@@ -17,6 +17,7 @@ its report.
 
 import argparse
 import io
+import operator
 import os
 import sqlite3
 import statistics
@@ -100,13 +101,13 @@ class Sealing:
     def row_bytes(self) -> int:
         """What one answer adds to the file."""
         reader = sqlite3.connect(self.path)
-        (change,) = reader.execute(
-            "SELECT length(salt) + length(body) + length(cover) + length(link) FROM changes "
+        columns = ("kind", "salt", "body", "cover", "link", "sealed")
+        (size,) = reader.execute(
+            f"SELECT {' + '.join(f'length({name})' for name in columns)} FROM changes "
             "ORDER BY number DESC"
         ).fetchone()
-        (sealed,) = reader.execute("SELECT length(sealed) FROM reports").fetchone()
         reader.close()
-        return int(change) + int(sealed)
+        return int(size)
 
 
 def bare_commits(path: Path, size: int) -> Callable[[], None]:
@@ -142,15 +143,16 @@ def measure_seals(folder: Path, *, bursts: int) -> list[Figure]:
             for _ in range(BURST):
                 work()
             rates[name].append(BURST / (time.perf_counter() - began))
-    floor = statistics.median(rates.pop("bare"))
-    shares = {"seal": SHARE_BAR * floor}
+    bare = rates.pop("bare")
+    floor = statistics.median(bare)
+    bars = {"seal": SHARE_BAR * floor}
     return [
         Figure(
             name=name,
-            value=statistics.median(rate),
+            value=floor * statistics.median(map(operator.truediv, rate, bare)),
             unit="answers/s",
             better="higher",
-            bar=shares.get(name),
+            bar=bars.get(name),
             floor=floor,
         )
         for name, rate in rates.items()

@@ -102,7 +102,7 @@ def test_killed_at_any_step_it_goes_on_as_if_nothing_had_happened(quick: Path) -
 
 
 def test_killed_anywhere_in_setting_a_damaged_ledger_aside_it_stays_in_doubt(quick: Path) -> None:
-    points = run_killing(quick, DAMAGED, 0, stride=7)
+    points = run_killing(quick, DAMAGED, 0, stride=5)
 
     for folder in points:
         for state in (KILLED, FINAL):
@@ -141,7 +141,7 @@ class Recorded:
     def cuts(self) -> list[int]:
         """At the end of every frame, and within it."""
         ends = range(HEADER, len(self.log) + 1, FRAME)
-        cuts = [end - part for end in ends for part in (FRAME - 12, FRAME // 2, 0)]
+        cuts = [end - part for end in ends for part in (FRAME - 12, FRAME - 24, FRAME // 2, 0)]
         return [max(cut, 0) for cut in cuts]
 
     def kept(self, cut: int) -> int:

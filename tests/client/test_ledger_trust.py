@@ -292,9 +292,8 @@ DAMAGES = [
     execute("UPDATE changes SET kind = 'doubted' WHERE number = 3"),
     execute("DELETE FROM changes"),
     execute("DELETE FROM changes WHERE number = 1"),
-    execute("DELETE FROM reports"),
-    execute("UPDATE reports SET sealed = zeroblob(40)"),
-    execute("DROP TABLE reports"),
+    execute("UPDATE changes SET sealed = NULL"),
+    execute("UPDATE changes SET sealed = zeroblob(40) WHERE sealed NOT NULL"),
     execute("DROP TABLE changes"),
     execute("PRAGMA user_version = 0"),
 ]
@@ -341,7 +340,6 @@ def test_wherever_a_file_is_damaged_nothing_is_regained(tmp_path: Path) -> None:
 
 def test_cutting_the_last_change_off_is_only_known_to_the_counter(tmp_path: Path) -> None:
     cut = execute("DELETE FROM changes WHERE number = (SELECT max(number) FROM changes)")
-    kept = execute("DELETE FROM reports WHERE number = (SELECT max(number) FROM reports)")
     for counted in (True, False):
         folder = tmp_path / f"counted-{counted}"
         folder.mkdir()
@@ -349,7 +347,6 @@ def test_cutting_the_last_change_off_is_only_known_to_the_counter(tmp_path: Path
         home.answer(1, 2)
 
         cut(home)
-        kept(home)
 
         with home.ledger() as ledger:
             assert ledger.trusted is not counted
@@ -363,7 +360,7 @@ def test_what_can_be_saved_of_a_damaged_ledger_is(home: Home) -> None:
         ledger.keep_identity(identity)
         ledger.forget(study_of(name="forgotten").hash)
         answer(ledger, ask(STUDY, 1))
-    execute("DELETE FROM reports")(home)
+    execute("UPDATE changes SET sealed = NULL")(home)
 
     with home.ledger() as ledger:
         assert ledger.secret == SECRET
@@ -376,7 +373,7 @@ def test_what_can_be_saved_of_a_damaged_ledger_is(home: Home) -> None:
 
 def test_forgetting_removes_what_was_set_aside(home: Home) -> None:
     home.answer(1)
-    execute("DELETE FROM reports")(home)
+    execute("UPDATE changes SET sealed = NULL")(home)
 
     with home.ledger() as ledger:
         assert any("aside" in name for name in home.names())
@@ -387,7 +384,7 @@ def test_forgetting_removes_what_was_set_aside(home: Home) -> None:
 
 def test_looking_at_a_damaged_ledger_changes_nothing(home: Home) -> None:
     home.answer(1)
-    execute("DELETE FROM reports")(home)
+    execute("UPDATE changes SET sealed = NULL")(home)
     content = home.path.read_bytes()
 
     with pytest.raises(StorageError, match="damaged"):
@@ -470,9 +467,8 @@ def write_version_1(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(
         "CREATE TABLE changes (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, salt BLOB,"
-        " body BLOB, cover BLOB NOT NULL, link BLOB NOT NULL)"
+        " body BLOB, cover BLOB NOT NULL, link BLOB NOT NULL, sealed BLOB)"
     )
-    connection.execute("CREATE TABLE reports (number INTEGER PRIMARY KEY, sealed BLOB NOT NULL)")
     link = bytes(32)
     for number, (kind, fields) in enumerate(bodies, start=1):
         salt, body = bytes([number]) * 16, json.dumps(fields).encode()
@@ -480,9 +476,9 @@ def write_version_1(path: Path) -> None:
         chained = b"demur.ledger.v1\0" + link + number.to_bytes(8, "big") + cover
         link = hashlib.sha256(chained).digest()
         connection.execute(
-            "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", (number, kind, salt, body, cover, link)
+            "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (number, kind, salt, body, cover, link, report if kind == "charged" else None),
         )
-    connection.execute("INSERT INTO reports VALUES (4, ?)", (report,))
     connection.execute("PRAGMA user_version = 1")
     connection.execute("PRAGMA application_id = 1684368757")
     connection.close()
@@ -536,7 +532,7 @@ def test_a_migration_that_fails_leaves_the_older_version(
         schema.migrate(connection, 1, steps)
 
     assert schema.version_of(connection, home.path) == 1
-    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (2,)
+    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
     connection.close()
 
 

@@ -1,5 +1,6 @@
 """The ledger of a deployed device: one SQLite file, whose every change is a transaction on the disk."""
 
+import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,14 +105,10 @@ class LedgerFile(KeptLedger):
     ) -> None:
         connection, row = self._connection, row_of(change, after=self._head)
         self._failed = True  # until it is known that it is not
-        with self._reading(), schema.changing(connection):
-            schema.add_row(connection, row)
-            if sealed is not None:
-                schema.add_report(connection, row.number, sealed)
-            for number in dropped:
-                schema.drop_report(connection, number)
-            for number in erased:
-                schema.empty_row(connection, number)
+        try:
+            schema.keep_row(connection, row, sealed=sealed, dropped=dropped, erased=erased)
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"the ledger {self._path} cannot be kept: {error}") from error
         self._book.apply(row.number, change)
         self._head = row.mark
         self._failed = self._confirmed = False

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,11 +24,8 @@ STEPS = (
         salt BLOB,
         body BLOB,
         cover BLOB NOT NULL,
-        link BLOB NOT NULL
-    );
-    CREATE TABLE reports (
-        number INTEGER PRIMARY KEY,
-        sealed BLOB NOT NULL
+        link BLOB NOT NULL,
+        sealed BLOB
     );
     """,
 )
@@ -82,13 +79,18 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", MISUSED)
-        if code & 0xFF in DAMAGED or code in FAILED_READ:
-            raise Broken(str(error)) from error
-        raise StorageError(f"the ledger {path}: {error}") from error
-    except OSError as error:
-        raise StorageError(f"the ledger {path}: {error.strerror or error}") from error
+    except (sqlite3.Error, OSError) as error:
+        raise failure(error, path) from error
+
+
+def failure(error: sqlite3.Error | OSError, path: Path) -> Broken | StorageError:
+    """What to raise, as in `reading`."""
+    if isinstance(error, OSError):
+        return StorageError(f"the ledger {path}: {error.strerror or error}")
+    code = getattr(error, "sqlite_errorcode", MISUSED)
+    if code & 0xFF in DAMAGED or code in FAILED_READ:
+        return Broken(str(error))
+    return StorageError(f"the ledger {path}: {error}")
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
@@ -166,35 +168,47 @@ def rows_of(connection: sqlite3.Connection) -> Iterator[Row]:
 COLUMNS = (int, str, bytes | None, bytes | None, bytes, bytes)
 
 
-def add_row(connection: sqlite3.Connection, row: Row) -> None:
-    """Add one to the end."""
+def add_row(connection: sqlite3.Connection, row: Row, sealed: bytes | None = None) -> None:
+    """Add one to the end, with the bytes of the report that it charges: one page of the log."""
     connection.execute(
-        "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)",
-        (row.number, row.kind, row.salt, row.body, row.cover, row.link),
+        "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (row.number, row.kind, row.salt, row.body, row.cover, row.link, sealed),
     )
 
 
-def empty_row(connection: sqlite3.Connection, number: int) -> None:
-    """Leave of one no more than the chain needs."""
-    connection.execute(
-        "UPDATE changes SET kind = ?, salt = NULL, body = NULL WHERE number = ?", (EMPTIED, number)
-    )
+def keep_row(
+    connection: sqlite3.Connection,
+    row: Row,
+    *,
+    sealed: bytes | None,
+    dropped: Iterable[int],
+    erased: Iterable[int],
+) -> None:
+    """Add one, and leave of others no more than is wanted; all of it for good, or nothing.
 
-
-def add_report(connection: sqlite3.Connection, number: int, sealed: bytes) -> None:
-    """Keep the bytes of the report that a change charged."""
-    connection.execute("INSERT INTO reports VALUES (?, ?)", (number, sealed))
-
-
-def drop_report(connection: sqlite3.Connection, number: int) -> None:
-    """Drop them."""
-    connection.execute("DELETE FROM reports WHERE number = ?", (number,))
+    Args:
+        connection: to a durable file.
+        row: the next.
+        sealed: the bytes of the report that it charges.
+        dropped: numbers of rows whose reports nobody wants.
+        erased: numbers of rows of which only the chain needs something.
+    """
+    with changing(connection):
+        add_row(connection, row, sealed)
+        for number in dropped:
+            connection.execute("UPDATE changes SET sealed = NULL WHERE number = ?", (number,))
+        for number in erased:
+            connection.execute(
+                "UPDATE changes SET kind = ?, salt = NULL, body = NULL, sealed = NULL "
+                "WHERE number = ?",
+                (EMPTIED, number),
+            )
 
 
 def report_at(connection: sqlite3.Connection, number: int) -> bytes | None:
     """The bytes of the report that a change charged, unless they were dropped."""
-    found = connection.execute("SELECT sealed FROM reports WHERE number = ?", (number,)).fetchone()
-    return None if found is None else bytes(found[0])
+    found = connection.execute("SELECT sealed FROM changes WHERE number = ?", (number,)).fetchone()
+    return found[0] if found is not None and isinstance(found[0], bytes) else None
 
 
 def scrub(connection: sqlite3.Connection) -> bool:
