@@ -36,7 +36,7 @@ STUDY = design_study(
     name="visits", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=1, view=View.LOCAL
 )
 POLICY = """
-shortest_slot_ms = 50
+shortest_slot_ms = 500
 [source]
 database = "../data.sqlite"
 [features]
