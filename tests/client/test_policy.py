@@ -3,23 +3,25 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_client.folder_source import FolderSource
-from demur_client.policy import OwnerPolicy, QuietHours, epsilon_together
+from demur_client.policy import QUESTIONS, OwnerPolicy, QuietHours, epsilon_together
 from demur_client.policy_file import load_policy, template
 from demur_client.table_source import TableSource
-from demur_proto.asking import next_round, round_of
+from demur_proto.asking import next_prefix, next_round, round_of
 from demur_proto.conversions import zcdp_epsilon
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError, PolicyError
 from demur_proto.histograms import design_histogram_study
-from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.round import Feature, Histogram, Query, Randomiser
+from demur_proto.segments import Segment
 from demur_proto.study import Study, View, design_study
+from demur_proto.v1 import round_pb2
 
 FEATURE = Feature(name="x")
 
@@ -117,6 +119,23 @@ def histogram(epsilon: float) -> Defined[Any]:
     return define_round(round_of(define_study(HISTOGRAMS), query, number=1))
 
 
+COUNT = define_round(
+    next_prefix(
+        define_study(designed(grid_exponent=-14)),
+        FEATURE,
+        Segment(horizon=3, cohort=10).begun(1),
+        number=1,
+    )
+)
+
+
+def test_a_policy_knows_every_kind_of_question() -> None:
+    assert set(QUESTIONS.values()) == set(get_args(Query))
+    assert set(QUESTIONS) == {
+        each.name for each in round_pb2.Round.DESCRIPTOR.oneofs_by_name["query"].fields
+    }
+
+
 @pytest.mark.parametrize(
     ("policy", "asked", "key"),
     [
@@ -125,6 +144,11 @@ def histogram(epsilon: float) -> Defined[Any]:
         ({"mechanisms": ("oue",)}, histogram(1.0), "mechanisms"),
         ({"largest_round_epsilon": 0.5}, histogram(1.0), "largest_round_epsilon"),
         ({"shortest_slot_ms": 101}, in_slot(100), "shortest_slot_ms"),
+        ({"questions": ("histogram", "prefix")}, ROUND, "questions"),
+        ({"questions": ("linear",)}, histogram(1.0), "questions"),
+        ({"questions": ("linear",)}, COUNT, "questions"),
+        ({"questions": ()}, ROUND, "questions"),
+        ({"smallest_sigma": 1e6}, COUNT, "smallest_sigma"),
     ],
 )
 def test_a_round_outside_the_policy_is_refused_with_the_key_that_refuses_it(
@@ -247,6 +271,7 @@ def test_a_folder_of_files_is_a_source_too(tmp_path: Path) -> None:
         ("views = 'local'", "a list of texts"),
         ("views = ['nobody']", "local, aggregate"),
         ("mechanisms = ['magic']", "gaussian, krr"),
+        ("questions = ['why']", "linear, histogram"),
         ("studies = ['ab']", "64 hexadecimal digits"),
         ("quiet_hours = ['night']", "22:00-07:00"),
         ("source = 1", r"\[source\]"),
