@@ -9,10 +9,11 @@ from typing import final
 import anyio
 
 from demur_client.belonging import agent_of
+from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.looking import LedgerCopy
 from demur_client.policy import OwnerPolicy
-from demur_client.policy_file import SourceConfig, load_policy, template
+from demur_client.policy_file import SourceConfig, load_counter, load_policy, template
 from demur_proto.errors import StateError, StorageError, ours_in
 
 LEDGER = "ledger.sqlite"
@@ -88,8 +89,18 @@ class DeviceFolder:
         policy, _ = self.policy()
         return LedgerCopy(self.ledger_path, caps=[policy.lifetime_cap])
 
+    def counter_path(self) -> Path | None:
+        """Where the counter of the ledger is; None where the policy names none.
+
+        Raises:
+            ParameterError: it cannot be there.
+        """
+        return load_counter(self.policy_path)
+
     def _open(self, policy: OwnerPolicy) -> LedgerFile:
-        return LedgerFile(self.ledger_path, caps=[policy.lifetime_cap])
+        path = self.counter_path()
+        counter = None if path is None else FileCounter(path)
+        return LedgerFile(self.ledger_path, caps=[policy.lifetime_cap], counter=counter)
 
 
 async def run_folder(folder: DeviceFolder) -> None:

@@ -20,7 +20,8 @@ LONGEST_PATH = 4096
 PLACES = ("database", "folder")
 LIMITS = tuple(each.name for each in fields(Limits))
 POLICY = tuple(each.name for each in fields(OwnerPolicy))
-TABLES = ("source", "features")
+LEDGER = ("counter",)
+TABLES = ("source", "features", "ledger")
 
 TEMPLATE = """\
 # What this device takes part in. Whatever is outside is refused, for everybody to see, before any
@@ -49,6 +50,10 @@ TEMPLATE = """\
 # What may be asked, and the one SELECT that answers it. :period is the feature's own parameter.
 # [features]
 # active = "SELECT count(*) > 0 FROM visits WHERE day = :period"
+
+# A file elsewhere that knows how far the ledger has come, so that an old copy of the ledger is not believed.
+# [ledger]
+# counter = "/var/lib/demur-counter/mark"
 """
 
 
@@ -94,7 +99,8 @@ def load_policy(path: Path) -> tuple[OwnerPolicy, SourceConfig]:
     """What a file says; what it leaves out has its default.
 
     The keys are the fields of `OwnerPolicy`. The table `source` names the data, by a path from the
-    file's own folder, and limits; the table `features` maps names to queries. No data are looked at.
+    file's own folder, and limits; the table `features` maps names to queries. What `ledger` says is for
+    `load_counter`. No data are looked at.
 
     Args:
         path: a TOML file.
@@ -105,9 +111,10 @@ def load_policy(path: Path) -> tuple[OwnerPolicy, SourceConfig]:
     """
     table = _read(path)
     try:
-        source, features = (_inside(table.pop(name, {}), name) for name in TABLES)
+        source, features, ledger = (_inside(table.pop(name, {}), name) for name in TABLES)
         _check_keys(table, (*POLICY, *TABLES), "")
         _check_keys(source, (*PLACES, *LIMITS), "source.")
+        _check_keys(ledger, LEDGER, "ledger.")
         policy = OwnerPolicy(**{key: _value(key, value) for key, value in table.items()})
         for name in PLACES:
             if name in source:
@@ -117,6 +124,26 @@ def load_policy(path: Path) -> tuple[OwnerPolicy, SourceConfig]:
         return policy, SourceConfig(**places, features=features, limits=limits)
     except ParameterError as error:
         raise ParameterError(f"{error.name} in {path}", error.value, error.expected) from None
+
+
+def load_counter(path: Path) -> Path | None:
+    """The file of the counter that a policy names, by a path from the policy's own folder; or None.
+
+    Args:
+        path: as for `load_policy`, and read by that before.
+
+    Raises:
+        ParameterError: it is no path, or one in the policy's folder, of which copies are made whole.
+    """
+    ledger = _inside(_read(path).get("ledger", {}), "ledger")
+    if "counter" not in ledger:
+        return None
+    check_text("ledger.counter", ledger["counter"], longest=LONGEST_PATH)
+    counter: Path = (path.parent / ledger["counter"]).resolve()
+    if counter.is_relative_to(path.parent.resolve()):
+        expected = f"a file outside {path.parent}, which no copy of that folder takes along"
+        raise ParameterError(f"ledger.counter in {path}", ledger["counter"], expected)
+    return counter
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +272,44 @@ def test_certificates_outside_the_policy_may_not_vouch() -> None:
     for pem in (other, mine + other, disguised, b""):
         with pytest.raises(AccessError, match=r"certificates"):
             pinned(pem, (pin,))
+
+
+def test_a_counter_elsewhere_knows_an_old_copy_of_the_ledger(home: Path) -> None:
+    folder = DeviceFolder(home / "demur-device")
+    (home / "elsewhere").mkdir()
+    folder.policy_path.write_text(POLICY + '[ledger]\ncounter = "../elsewhere/mark"\n')
+    with folder.ledger() as ledger:
+        ledger.agree(define_study(STUDY))
+    old = folder.ledger_path.read_bytes()
+    with folder.ledger() as ledger:
+        for name in ("one", "two"):
+            ledger.agree(define_study(replace(STUDY, name=name)))
+        assert ledger.trusted
+
+    folder.ledger_path.write_bytes(old)
+
+    with folder.ledger() as ledger:
+        assert not ledger.trusted
+
+
+def test_a_unit_lets_the_counter_be_written(home: Path, demur: Demur) -> None:
+    policy = home / "demur-device" / "policy.toml"
+    policy.write_text(POLICY + '[ledger]\ncounter = "../elsewhere/mark"\n')
+
+    unit = demur("unit").out
+
+    folder, elsewhere = home.resolve() / "demur-device", home.resolve() / "elsewhere"
+    assert f"ReadWritePaths={folder} {elsewhere}\n" in unit
+
+
+@pytest.mark.parametrize("counter", ['"mark"', '"../demur-device/x/mark"', "1", '""'])
+def test_a_counter_that_a_copy_of_the_folder_would_take_along_is_refused(
+    home: Path, demur: Demur, counter: str
+) -> None:
+    policy = home / "demur-device" / "policy.toml"
+    policy.write_text(POLICY + f"[ledger]\ncounter = {counter}\n")
+
+    said = demur("run", fails=True)
+
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "ledger.counter" in said.err

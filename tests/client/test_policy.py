@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from demur_client.folder_source import FolderSource
 from demur_client.policy import QUESTIONS, OwnerPolicy, QuietHours, epsilon_together
-from demur_client.policy_file import load_policy, template
+from demur_client.policy_file import load_counter, load_policy, template
 from demur_client.table_source import TableSource
 from demur_proto.asking import next_prefix, next_round, round_of
 from demur_proto.conversions import zcdp_epsilon
@@ -210,15 +210,20 @@ def written(folder: Path, text: str) -> Path:
 def test_the_template_says_what_holds_without_it(tmp_path: Path) -> None:
     plain = load_policy(written(tmp_path, template()))
     spelled = template().replace("\n# ", "\n").replace("What this device", "# What this device")
+    elsewhere = ("database", "time_limit", "active", "counter")  # in tables, which hold examples
     told = [
         line
         for line in spelled.splitlines()
-        if "=" in line.split("#")[0] and not line.startswith(("database", "time_limit", "active"))
+        if "=" in line.split("#")[0] and not line.startswith(elsewhere)
     ]
 
     assert plain[0] == OwnerPolicy()
     assert load_policy(written(tmp_path, "\n".join(told)))[0] == OwnerPolicy()
     assert len(told) == len(OwnerPolicy.__slots__)
+
+
+def test_without_a_word_about_it_there_is_no_counter(tmp_path: Path) -> None:
+    assert load_counter(written(tmp_path, template())) is None
 
 
 def test_a_file_says_all_of_a_policy_and_where_the_data_are(tmp_path: Path) -> None:
