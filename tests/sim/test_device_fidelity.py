@@ -4,12 +4,19 @@ import anyio
 import numpy as np
 import pytest
 
+from counting_kit import a_study
 from demur_proto.errors import ParameterError
+from demur_proto.round import Feature
+from demur_proto.segments import Segment
 from demur_proto.study import Measure, View
+from demur_sim.cohort_session import cohort_session
+from demur_sim.device_session import device_session
 from demur_sim.populations import ArrayPopulation
+from demur_sim.questions import Questions
 from demur_sim.results import Result
 from demur_sim.run import run_scenario
 from demur_sim.scenario import Kind, Refusal, Scenario
+from demur_sim.session import Aftermath, Session
 
 DEADLINE_S = 60.0
 ACTIVE = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=np.float64)
@@ -74,6 +81,35 @@ async def test_devices_count_categories_as_the_cohort_does() -> None:
     np.testing.assert_array_equal(real.aftermath.refused, arrays.aftermath.refused)
     np.testing.assert_array_equal(real.aftermath.spent, arrays.aftermath.spent)
     assert [release.reports for release in real.releases] == [2, 2, 2]
+
+
+@pytest.mark.long
+async def test_devices_keep_running_counts_as_the_cohort_does() -> None:
+    states = np.array([[1, 1, 0, 1], [0, 2, 0, 1], [0, 0, 0, 0]], dtype=np.float64)
+    study = a_study(answers=5, minimum_cohort=3)
+    told = {"population": ArrayPopulation(states), "clip": 2.0, "grid_exponent": -14}
+
+    async def counted(session: Session) -> Aftermath:
+        segment = Segment(horizon=4, cohort=3)
+        for period in range(1, 5):
+            feature = Feature(name="value", parameters={"period": period})
+            release = await session.ask_prefix(feature, segment, bound=2)
+            segment = segment.after(release.number) if period < 4 else segment
+        return await session.finish()
+
+    with anyio.fail_after(DEADLINE_S):
+        asked = Questions(on_grid=True, **told)  # type: ignore[arg-type]
+        async with device_session(study, asked, refusal=Refusal.COVER) as processes:
+            real = await counted(processes)
+        async with cohort_session(
+            study, asked, seed=1, refusal=Refusal.COVER, threads=1
+        ) as session:
+            arrays = await counted(session)
+
+    np.testing.assert_array_equal(real.contributed, arrays.contributed)
+    np.testing.assert_array_equal(real.refused, arrays.refused)
+    np.testing.assert_array_equal(real.spent, arrays.spent)
+    assert real.refused.tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(
