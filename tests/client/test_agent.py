@@ -291,7 +291,7 @@ async def test_a_report_that_takes_long_to_make_does_not_show_when_its_value_was
 async def test_a_device_never_waits_for_the_slow_sources_of_others(
     collector: Collector, channel: grpc.aio.Channel
 ) -> None:
-    slow = [a_device(Always(1.0, takes_s=0.5)) for _ in range(50)]  # more than threads are shared
+    slow = [a_device(Always(1.0, takes_s=2.0)) for _ in range(50)]  # more than threads are shared
     quick = a_device(Always(1.0))
     asked = await collector.open_round(asking(1, answer_after_ms=300).definition)
 
