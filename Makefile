@@ -15,10 +15,11 @@ export MPLCONFIGDIR ?= $(CURDIR)/build/cache/matplotlib
 unexport PYTHONPATH
 
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-torch $(CHECKS:%=check-%) codegen baseline format wheel demo long-all FORCE
+.PHONY: help setup setup-js test test-torch $(CHECKS:%=check-%) codegen baseline format wheel demo long-all FORCE
 
 help:
 	@echo 'make setup       create .venv and install everything into it (PYTHON=python3.12 to choose)'
+	@echo 'make setup-js    install what client/js needs, where Node.js is; its tests are skipped without'
 	@echo 'make test        every check, in order; make check-NAME runs one of them:'
 	@echo '                 $(CHECKS)'
 	@echo 'make test-torch  the tests that need torch, which nothing else does'
@@ -54,6 +55,11 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install -qq --upgrade pip
 	@$(BIN)/python -m pip install -qq --editable '.[sim,postgres]' --group dev --group codegen
 	@printf '%s\n' '$(CURDIR)' > $@
+
+# Node.js is nobody's duty: without it, or without this, the tests of client/js are skipped.
+setup-js:
+	@command -v npm >/dev/null || { echo 'npm is not here: install Node.js 20 or newer, then again' >&2; exit 1; }
+	@npm --prefix client/js ci --no-audit --no-fund --ignore-scripts --loglevel=error
 
 # ---- checks ----------------------------------------------------------------------------------
 

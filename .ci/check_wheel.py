@@ -22,6 +22,7 @@ NEEDED = (
     "demur_sim/py.typed",
     "demur_proto/v1/*.proto",
     "demur_proto/v1/*_pb2.pyi",
+    "demur_client/data/*.service",
     "demur_server/store/migrations/versions/v*.py",
     "demur_sim/datasets/cdnow.csv.gz",
     "demur_sim/datasets/digits-*.idx.gz",

@@ -26,7 +26,7 @@ from demur_proto.errors import UnsupportedError
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.models.softmax import Softmax
 from demur_proto.study import Measure, Policy, Study, View, design_study
-from demur_sim import cohort, process_session
+from demur_sim import cohort, opening_processes
 from demur_sim.children import Child
 from demur_sim.float_cohort import FloatCohort
 from demur_sim.labelled_people import LabelledPeople
@@ -133,11 +133,11 @@ def answer(pipe: Connection) -> None:
 @contextmanager
 def precomputed() -> Iterator[None]:
     """Worker processes have such a model for as long as the block lasts."""
-    vars(process_session)["work"] = answer
+    vars(opening_processes)["work"] = answer
     try:
         yield
     finally:
-        vars(process_session)["work"] = work
+        vars(opening_processes)["work"] = work
 
 
 async def turns() -> Rates:
@@ -161,7 +161,7 @@ async def turns() -> Rates:
     steps = study.base_sigma / study.noise_shares**0.5 * 2**14
     through, drawn, streamed = [], [], []
     with precomputed():
-        async with process_session.process_session(
+        async with opening_processes.process_session(
             define_study(study), questions, seed=1, refusal=Refusal.COVER, workers=1
         ) as session:
             await session.ask_gradient(model)  # the first takes in data and code

@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_client import baseline_filters, budget, charges, commitment, filters, odometers
+from demur_client import (
+    backoff,
+    baseline_filters,
+    budget,
+    charges,
+    commitment,
+    filters,
+    guarded_sql,
+    odometers,
+    policy,
+)
+from demur_client.ledger import purse
 from demur_proto import (
     accuracy,
     asking,
@@ -107,7 +118,8 @@ MODULES: tuple[ModuleType, ...] = (
     *(hash_family, local_hashing, subset_selection),
     *(finite_pairs, laplace_pairs, discrete_gaussian_law, category_pairs, duchi, piecewise),
     *(graded, interval, laplace, discrete_gaussian_mechanism, lipschitz, privunit),
-    *(baseline_filters, budget, charges, filters, odometers),
+    *(baseline_filters, budget, charges, filters, odometers, purse),
+    *(backoff, guarded_sql, policy),
     *(rounded_gaussian, discrete_gaussian_sampler, discrete_laplace_sampler, exact),
     rounded_laplace,
     *(model_base, cross_entropy, examples, feature_maps, hidden_layer, layers, model_definition),
@@ -239,6 +251,17 @@ def one_filter() -> filters.Filter:
     return filters.Filter(budget_units=10, policy=Policy.CLIP)
 
 
+def one_cap() -> purse.LifetimeCap:
+    return purse.LifetimeCap(measure=Measure.ZCDP, budget=1.0)
+
+
+def one_purse() -> purse.Purse:
+    return purse.Purse(one_filter())
+
+
+DECLARED = purse.Declared(measure=Measure.GDP, budget=1.0, gaussian=True, budget_units=10)
+
+
 def two_counters() -> filters.RenyiFilter:
     return filters.RenyiFilter(budget_units=10, counters=2, policy=Policy.SKIP)
 
@@ -255,6 +278,25 @@ TARGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 STEPS = {"exponent": "grid_exponent"}
 
 EXAMPLES: dict[str, Example] = {
+    "backoff.Backoff": example(first_s=1.0, longest_s=1e300),
+    "guarded_sql.Limits": example(time_limit_s=1.0, most_rows=10, most_numbers=10),
+    "policy.OwnerPolicy": example(
+        opt_out=False,
+        views=(study.View.LOCAL,),
+        mechanisms=("krr",),
+        questions=("linear",),
+        largest_epsilon=1.0,
+        largest_delta=1e-6,
+        lifetime_epsilon=2.0,
+        smallest_sigma=0.0,
+        largest_round_epsilon=1.0,
+        smallest_cohort=1,
+        studies=(),
+        certificates=(),
+        quiet_hours=(),
+        shortest_slot_ms=0,
+    ),
+    "policy.epsilon_together": example(studies=[STUDY], delta=1e-6),
     "accuracy.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
     "accuracy.supremum_radius": example(dimension=3, failure=0.1),
     "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
@@ -342,7 +384,14 @@ EXAMPLES: dict[str, Example] = {
     "round.Prefix": example(**fields(PREFIX), signed=["grid_exponent"]),
     "round.HaltCount": example(**fields(HALTS), signed=["grid_exponent"]),
     "filters.Filter.commit": example(
-        on=one_filter, change=1, planned=0, cross=0, alone=4, weight=1, signed=["change", "cross"]
+        on=one_filter,
+        change=1,
+        planned=0,
+        cross=0,
+        alone=4,
+        weight=1,
+        beside=(),
+        signed=["change", "cross"],
     ),
     "asking.next_histogram": example(
         study=define_study(HISTOGRAMS),
@@ -553,6 +602,19 @@ EXAMPLES: dict[str, Example] = {
     "charges.ZcdpBudget.charge": example(on=lambda: charges.ZcdpBudget(rho=1.0), rho=0.1),
     "filters.Filter": example(budget_units=10, policy=Policy.SKIP),
     "filters.Filter.radius": example(on=one_filter, weight=1, largest=9),
+    "filters.Filter.charge_of": example(on=one_filter, squared_norm=3, weight=2),
+    "filters.Filter.resumed": example(
+        budget_units=10, policy=Policy.SKIP, remaining_units=3, refused=True
+    ),
+    "purse.Declared": example(measure=Measure.GDP, budget=1.0, gaussian=True, budget_units=10),
+    "purse.LifetimeCap": example(measure=Measure.GDP, budget=1.0),
+    "purse.LifetimeCap.room": example(on=one_cap, study=DECLARED, taken=3),
+    "purse.LifetimeCap.units": example(on=one_cap, study=DECLARED, spent=3),
+    "purse.Purse.commit": example(
+        on=one_purse, change=1, planned=0, cross=0, alone=4, weight=1, signed=["change", "cross"]
+    ),
+    "purse.Purse.radius": example(on=one_purse, weight=1, largest=9),
+    "purse.Purse.try_spend": example(on=one_purse, squared_norm=3, weight=2, shrunk=True),
     "filters.Filter.try_charge": example(on=one_filter, charge=3),
     "filters.Filter.try_spend": example(on=one_filter, squared_norm=3, weight=2, shrunk=True),
     "filters.RenyiFilter": example(budget_units=10, counters=2, policy=Policy.SKIP),
@@ -870,6 +932,7 @@ ELSEWHERE = {
     "budget.affordable_radius": "inner loop over arrays; filters check what comes in",
     "budget.charge_units": "inner loop over arrays; filters check what comes in",
     "commitment.commit": "inner loop over arrays; filters check what comes in",
+    "commitment.check_change": "a step of Filter.commit",
     "commitment.projected": "inner loop over arrays; filters check what comes in",
     "counting_queries.check_place": "a check; the tests of running counts' bytes give it wrong ones",
     "following.check_follows": "takes rounds",
@@ -882,6 +945,10 @@ ELSEWHERE = {
     "charges.RenyiBudget.charge_curve": "takes a function",
     "charges.charge_each": "takes a function",
     "filters.Filter.of": "takes a study",
+    "purse.Declared.of": "takes a study",
+    "purse.LifetimeCap.measures": "takes a study",
+    "purse.Purse": "takes filters",
+    "purse.Purse.of": "takes filters' numbers, which they check",
     "filters.Filter.within": "takes a budget",
     "filters.RenyiFilter.within": "takes a budget",
     "filters.spend_all": "takes filters; it has a test of its own below",
@@ -960,6 +1027,16 @@ ELSEWHERE = {
     "hash_family.is_prime": "a step of HashFamily, which checks",
     "hash_family.ranges_near": "a step of HashFamily, which checks",
     "symbols.check_one_column": "takes people's values, of which any may be wrong",
+    "guarded_sql.check_select": "takes a text; its own tests give it hostile ones",
+    "guarded_sql.guard": "takes limits, which check themselves",
+    "guarded_sql.select_numbers": "takes what a database holds; its own tests give it hostile data",
+    "policy.OwnerPolicy.check_round": "takes a round, which checks itself",
+    "policy.OwnerPolicy.check_study": "takes studies, which check themselves",
+    "policy.OwnerPolicy.quiet_for": "takes a time",
+    "policy.OwnerPolicy.slot_ms": "takes a round, which checks itself",
+    "policy.QuietHours": "takes times",
+    "policy.QuietHours.left": "takes a time",
+    "policy.QuietHours.read": "takes a text",
     "symbols.check_range": "takes symbols",
     "symbols.check_symbols": "takes words",
     "symbols.encode_categories": "takes people's values, of which any may be wrong",

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from demur_client.ledger.file import LedgerFile
+from demur_proto.definition import define_study
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
 from demur_server.admin import make_tokens
@@ -178,6 +180,45 @@ def test_device_py_enrols_and_answers_every_round_of_a_running_collector(tmp_pat
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.startswith("error: not let in")  # its token is used
     assert again.stderr.count("\n") == 1
+
+
+def test_embed_py_answers_while_its_app_runs_and_remembers_when_it_starts_again(
+    tmp_path: Path,
+) -> None:
+    study = design_study(
+        name="visits", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=1, view=View.LOCAL
+    )
+    command = [sys.executable, str(EXAMPLES / "embed.py")]
+    with serving(tmp_path / "data", longest_s=120.0) as server:
+        with sqlite_door(server.folder / "store.sqlite") as door:
+            [token] = make_tokens(door, count=1)
+        (tmp_path / "token").write_text(token)
+        command += [server.devices, "token"]
+        with (
+            open_notebook(server.analysts, study, credential=server.analyst) as notebook,
+            subprocess.Popen(
+                command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ) as device,
+        ):
+            asked = Feature(name="active", parameters={"period": 3.0})
+            assert notebook.ask(asked, on_grid=True).reports == 1
+            out, _ = device.communicate("\n", timeout=60)
+        again = subprocess.run(  # its token is used, and it needs none
+            command,
+            cwd=tmp_path,
+            input="\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    said = "the app is running; Enter ends it\n"
+    assert (device.returncode, out) == (again.returncode, again.stdout) == (0, said)
+
+    with LedgerFile(tmp_path / "ledger.sqlite") as ledger:
+        answers = ledger.history(define_study(study).hash)
+    assert [(row.number, row.given) for row in answers] == [(1, True)]
 
 
 def test_the_source_of_device_py_knows_one_feature() -> None:

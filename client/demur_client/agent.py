@@ -1,32 +1,32 @@
 """The device loop: one visit to the collector."""
 
-import asyncio
 import logging
-import threading
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, final
 
 import anyio
 import grpc
 
+from demur_client.backoff import Backoff
 from demur_client.connection import send
 from demur_client.device import Device
+from demur_client.ledger.base import Settled
 from demur_client.models import ModelCache
-from demur_proto.arrays import Values
+from demur_client.policy import OwnerPolicy
+from demur_client.slots import Evaluation, report_in_slot
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
-from demur_proto.errors import ConnectionLost, WireError
+from demur_proto.errors import ConnectionLost, NotFoundError, PolicyError, WireError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_proto.v1.report_pb2 import Report
 from demur_proto.version import PROTOCOL_VERSION
 
-RETRY_S = 0.5  #: pause before the same bytes are sent again after TRY_LATER
+RETRY_S = 0.5  #: bound of the first pause before the same bytes are sent again after TRY_LATER
+LONGEST_RETRY_S = 30.0  #: bound of all such pauses
 COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
 
 logger = logging.getLogger(__name__)
@@ -82,31 +82,44 @@ async def visit(
     credential: DeviceCredential | None = None,
     watcher: Watcher | None = None,
     models: ModelCache | None = None,
+    policy: OwnerPolicy | None = None,
 ) -> None:
-    """Answer every round that the collector pushes, in order.
+    """Hand in what was not acknowledged, then answer every round that the collector pushes, in order.
 
     Every round gets exactly one report of the same size in its slot, whatever the device decided;
     where it is too large for one message, in chunks whose number and sizes the round gives.
-    A round without a slot (`answer_after_ms` is 0) is answered as soon as its value is computed, so
-    the time of the report shows how long that took. The model that a round names is fetched first,
-    whatever the device has and has spent; the slot begins when it is there.
+    A round without a slot is answered as soon as its value is computed, so the time of the report
+    shows how long that took, unless the owner's policy has a slot for it. The model that a
+    round names is fetched first, whatever the device has and has spent; the slot begins when it is
+    there.
+    A round that the policy refuses gets no answer, and the next one is waited for.
 
     Args:
         device: who answers.
         channel: to the collector.
-        after_round: answer only rounds with larger numbers.
+        after_round: answer only rounds with larger numbers; those that the device has answered are
+            passed over anyway.
         last_round: leave once this round's receipt came; 0 stays until the collector ends the
             stream.
         credential: from `enrol`; None where the collector takes reports from anybody.
         watcher: told of every message.
         models: fetched before; given again at the next visit, they need not be fetched again.
+        policy: the owner's; None refuses no round.
 
     Raises:
         AccessError: the credential was refused, or revoked during the visit.
         ConnectionLost: the collector went away; visiting again resends the same bytes.
+        StorageError: the ledger can keep nothing, so nothing more was sent.
         DemurError: the collector refused, or broke the protocol.
     """
+    stub = collector_pb2_grpc.CollectorStub(channel)
+    call = stub.Visit(metadata=metadata_of(credential))
+    visited = _Visit(device, call, watcher=watcher, policy=policy)
     known = ModelCache() if models is None else models
+    after_round = max(after_round, device.ledger.reached(device.study.hash))
+    hello = collector_pb2.Hello(
+        protocol_version=PROTOCOL_VERSION, study_hash=device.study.hash, after_round=after_round
+    )
 
     async def model_for(asked: Defined[Round]) -> DefinedModel | None:
         query = asked.value.query
@@ -115,127 +128,118 @@ async def visit(
         device.check(asked)
         return await known.of(channel, query, credential=credential)
 
-    stub = collector_pb2_grpc.CollectorStub(channel)
-    call = stub.Visit(metadata=metadata_of(credential))
     try:
         async with calling(PEER):
-            hello = collector_pb2.Hello(
-                protocol_version=PROTOCOL_VERSION,
-                study_hash=device.study.hash,
-                after_round=after_round,
-            )
             await send(call, collector_pb2.VisitRequest(hello=hello))
-            await _attend(device, call, after_round, last_round, watcher, model_for)
+            await visited.resend()
+            while visited.pending or not last_round or after_round < last_round:
+                message = await call.read()
+                if not isinstance(message, collector_pb2.VisitResponse):
+                    if visited.pending or last_round:
+                        raise ConnectionLost(f"{PEER} ended the visit before it was over")
+                    return
+                kind = message.WhichOneof("message")
+                if kind == "welcome":
+                    visited.welcome = True
+                elif kind == "opened_round":
+                    asked = read_round(message.opened_round.definition, study=device.study)
+                    if visited.wants(asked):
+                        await visited.answer(asked, await model_for(asked))
+                    after_round = max(after_round, asked.value.number)
+                elif kind == "receipt":
+                    await visited.take(message.receipt)
+    except NotFoundError:
+        visited.expire_unknown()
+        raise
     finally:
         call.cancel()
 
 
-async def _attend(
-    device: Device,
-    call: Call,
-    reached: int,
-    last_round: int,
-    watcher: Watcher | None,
-    model_for: Callable[[Defined[Round]], Awaitable[DefinedModel | None]],
-) -> None:
-    """Answer what comes, from the welcome to the last receipt."""
-    pending: dict[bytes, tuple[int, report_pb2.Report]] = {}
-    evaluation = _Evaluation()
+@final
+class _Visit:
+    """What one visit has sent and not seen acknowledged."""
 
-    async def hand_in(number: int, report: report_pb2.Report) -> None:
-        pending[report.report_id] = number, report
-        for request in report_messages(report):
-            if watcher:
-                watcher.sent(number, size_bytes=request.ByteSize())
-            await send(call, request)
+    def __init__(
+        self, device: Device, call: Call, *, watcher: Watcher | None, policy: OwnerPolicy | None
+    ) -> None:
+        self.welcome = False  #: the collector knows the study
+        self.pending: dict[bytes, tuple[int, Report]] = {}  #: by id, in the order of sending
+        self._device = device
+        self._call = call
+        self._watcher = watcher
+        self._policy = policy
+        self._evaluation = Evaluation()
+        self._backoff = Backoff(first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
 
-    while pending or not last_round or reached < last_round:
-        message = await call.read()
-        if not isinstance(message, collector_pb2.VisitResponse):
-            if pending or last_round:
-                raise ConnectionLost(f"{PEER} ended the visit before it was over")
+    async def resend(self) -> None:
+        """Send again, byte for byte, what earlier visits could not see acknowledged."""
+        ledger, study_hash = self._device.ledger, self._device.study.hash
+        waiting = {report.report_id: report for report in ledger.unsettled(study_hash)}
+        number = ledger.reached(study_hash)
+        found: list[tuple[int, Report]] = []
+        while waiting and number:
+            sealed = ledger.sealed(study_hash, number)
+            if sealed is not None and sealed.report_id in waiting:
+                found.append((number, waiting.pop(sealed.report_id)))
+            number -= 1
+        for number, report in reversed(found):
+            await self._send(number, report)
+
+    def wants(self, asked: Defined[Round]) -> bool:
+        """Whether a round is to be answered: it was not, or is not acknowledged, nor refused."""
+        number = asked.value.number
+        if self._watcher:
+            self._watcher.received(number)
+        self._device.check(asked)
+        sealed = self._device.ledger.sealed(self._device.study.hash, number)
+        if sealed is not None:
+            return sealed.settled is None
+        try:
+            if self._policy is not None:
+                self._policy.check_round(asked)
+        except PolicyError as error:
+            logger.warning("%s", error)
+            return False
+        return True
+
+    async def answer(self, asked: Defined[Round], model: DefinedModel | None) -> None:
+        """Send the report to a round in its slot."""
+        slot_ms = self._policy.slot_ms(asked.value) if self._policy else asked.value.answer_after_ms
+        report = await report_in_slot(self._device, asked, self._evaluation, model, slot_ms=slot_ms)
+        await self._send(asked.value.number, report)
+
+    async def take(self, receipt: report_pb2.Receipt) -> None:
+        """Do what a receipt says."""
+        if receipt.report_id not in self.pending:
+            raise WireError(f"{PEER} acknowledged a report that was never sent")
+        number, report = self.pending.pop(receipt.report_id)
+        if self._watcher:
+            self._watcher.answered(number, disposition=receipt.disposition)
+        if receipt.disposition == report_pb2.DISPOSITION_TRY_LATER:
+            await anyio.sleep(self._backoff.next_s())
+            await self._send(number, report)
             return
-        kind = message.WhichOneof("message")
-        if kind == "opened_round":
-            asked = read_round(message.opened_round.definition, study=device.study)
-            number = asked.value.number
-            if watcher:
-                watcher.received(number)
-            model = await model_for(asked)
-            await hand_in(number, await _in_its_slot(device, asked, evaluation, model))
-            reached = max(reached, number)
-        elif kind == "receipt":
-            if message.receipt.report_id not in pending:
-                raise WireError(f"{PEER} acknowledged a report that was never sent")
-            number, report = pending.pop(message.receipt.report_id)
-            disposition = message.receipt.disposition
-            if watcher:
-                watcher.answered(number, disposition=disposition)
-            if disposition == report_pb2.DISPOSITION_TRY_LATER:
-                await anyio.sleep(RETRY_S)
-                await hand_in(number, report)
-            elif disposition not in COUNTED:
-                logger.warning("round %d: not counted, disposition %s", number, disposition)
+        self._backoff.reset()
+        counted = receipt.disposition in COUNTED
+        self._device.ledger.settle(report.report_id, Settled.ACKED if counted else Settled.EXPIRED)
+        if not counted:
+            logger.warning("round %d: not counted, disposition %s", number, receipt.disposition)
 
+    def expire_unknown(self) -> None:
+        """Give up the report that a collector, which knows the study, knows no round for.
 
-async def _in_its_slot(
-    device: Device, asked: Defined[Round], evaluation: "_Evaluation", model: DefinedModel | None
-) -> report_pb2.Report:
-    """The report to a round, when its public slot has come.
+        It was restored from a backup, or is another one. It answers reports in the order in which
+        they came, so it is the first that is pending.
+        """
+        if self.welcome and self.pending:
+            report_id, (number, _) = next(iter(self.pending.items()))
+            logger.warning("round %d: the collector does not know it", number)
+            self._device.ledger.settle(report_id, Settled.EXPIRED)
 
-    The value is computed aside; what is not ready when the slot comes is answered with cover, so
-    that neither the size of a person's data nor a failure shows in the time. The report is made at
-    nine tenths of the slot even where the value came sooner: making a large one takes longer than what
-    is left, and would show which it was. A source must let other threads run: one that holds the
-    interpreter's lock holds up the report as well.
-    """
-    if not asked.value.answer_after_ms:
-        return device.report(asked, device.evaluate(asked, model))
-    length_s = asked.value.answer_after_ms / 1000
-    received = time.monotonic()
-    ready, slot = received + 0.9 * length_s, received + length_s
-    value: Values | None = None
-    with anyio.move_on_after(0.9 * length_s):
-        value = await evaluation.of(device, asked, model)
-    await anyio.sleep(max(0.0, ready - time.monotonic()))
-    report = device.report(asked, value)
-    await anyio.sleep(max(0.0, slot - time.monotonic()))
-    return report
-
-
-class _Evaluation:
-    """Evaluates beside the event loop, one round at a time.
-
-    A late evaluation cannot be stopped. While it goes on, later rounds get cover, so that a source
-    that hangs never holds more than one thread, nor the end of the process.
-    """
-
-    def __init__(self) -> None:
-        self._idle = threading.Event()
-        self._idle.set()
-
-    async def of(
-        self, device: Device, asked: Defined[Round], model: DefinedModel | None
-    ) -> Values | None:
-        """The value of a round; None where it failed, or where another is still under way."""
-        if not self._idle.is_set():
-            return None
-        device.check(asked)
-        self._idle.clear()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Values | None] = loop.create_future()
-
-        def evaluate() -> None:
-            try:
-                value = device.evaluate(asked, model)
-            finally:
-                self._idle.set()
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle, value)
-
-        def settle(value: Values | None) -> None:
-            if not done.done():
-                done.set_result(value)
-
-        threading.Thread(target=evaluate, daemon=True).start()
-        return await done
+    async def _send(self, number: int, report: Report) -> None:
+        self.pending.pop(report.report_id, None)
+        self.pending[report.report_id] = number, report
+        for request in report_messages(report):
+            if self._watcher:
+                self._watcher.sent(number, size_bytes=request.ByteSize())
+            await send(self._call, request)

@@ -12,7 +12,9 @@ ever refused.
 from typing import Any, overload
 
 from demur_client.budget import charge_units, decide
+from demur_client.charges import HIDDEN
 from demur_proto.arrays import Flags, Integers
+from demur_proto.errors import ParameterError
 
 
 @overload
@@ -116,3 +118,25 @@ def commit(
     )
     kept = taken == False  # an elementwise `not`
     return taken, energy * taken + planned * kept, left - held * kept, refused
+
+
+def check_change(change: int, *, planned: int, cross: int, alone: int) -> None:
+    """Refuse what is no change of one person, without saying what it is.
+
+    Args:
+        change: as in `commit`.
+        planned: likewise.
+        cross: likewise.
+        alone: likewise.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+    """
+    for name, value in (("change", change), ("cross", cross)):
+        if type(value) is not int:  # without the value, a secret
+            raise ParameterError(name, HIDDEN, "an integer")
+    for name, value in (("planned", planned), ("alone", alone)):
+        if type(value) is not int or value < 0:
+            raise ParameterError(name, HIDDEN, "an integer >= 0")
+    if projected(change, planned=planned, cross=cross, alone=alone) < 0:
+        raise ParameterError("cross", HIDDEN, "such that no energy is below 0")

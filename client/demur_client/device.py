@@ -1,23 +1,24 @@
 """One person's device: value, charge, decision, noise, report."""
 
-import secrets
-import threading
-from collections.abc import Sequence
 from typing import final
 
 import numpy as np
 
 from demur_client.decision import covered
-from demur_client.filters import Filter
-from demur_client.running import RunningState
+from demur_client.ledger.base import Ledger
+from demur_client.ledger.memory import MemoryLedger
+from demur_client.ledger.purse import Purse
+from demur_client.running_state import first_round_of
 from demur_client.sources import (
     DataSource,
     ExampleSource,
+    Noted,
     evaluate_error_share,
     evaluate_gradient,
     evaluate_query,
 )
-from demur_proto.arrays import Values
+from demur_proto.arrays import Values, Words
+from demur_proto.continual.following import check_follows
 from demur_proto.definition import Defined, report_id
 from demur_proto.errors import ParameterError
 from demur_proto.gradients import check_model, model_of
@@ -38,14 +39,18 @@ class Device:
     """Answers every round of a study exactly once, within its owner's budget.
 
     Args:
-        study: the contract it agreed to.
+        study: the contract it agreed to, or agrees to now.
         source: its owner's data: features, or examples that a model can learn from, or both.
         sampler: where its noise comes from; the exact one, which cannot be seeded, when not given.
         secret: 32 bytes that only this device knows; drawn when not given.
-        beside: the same owner's devices of other studies, whose halts this study may count.
+        ledger: where it keeps what it must never forget, its secret too; in memory when not given.
+            The same owner's devices of other studies share it: then a study may count who halted in
+            another one, and lifetime caps hold over all of them.
 
     Raises:
-        ParameterError: the secret is not 32 bytes.
+        ParameterError: the secret is not 32 bytes, or comes with a ledger, which has one; or a
+            lifetime cap cannot measure the study.
+        StorageError: the study cannot be kept.
     """
 
     def __init__(
@@ -55,20 +60,15 @@ class Device:
         sampler: Sampler | None = None,
         *,
         secret: bytes | None = None,
-        beside: Sequence["Device"] = (),
+        ledger: Ledger | None = None,
     ) -> None:
-        if secret is not None and len(secret) != 32:
-            raise ParameterError("secret", f"{len(secret)} bytes", "32 bytes")
+        if ledger is not None and secret is not None:
+            raise ParameterError("secret", "a value", "None beside a ledger, which has one")
         self.study = study
+        self.ledger: Ledger = MemoryLedger(secret) if ledger is None else ledger
         self._source = source
         self._sampler: Sampler = ExactSampler() if sampler is None else sampler
-        self._secret = secrets.token_bytes(32) if secret is None else secret
-        self._filter = Filter.of(study.value)
-        self._beside = {each.study.hash: each for each in beside}
-        self._segments: dict[int, RunningState] = {}  # by their first round's number
-        self._covered = False
-        self._sealed: dict[int, report_pb2.Report] = {}  # by the round's number
-        self._lock = threading.Lock()
+        self.ledger.agree(study)
 
     def __repr__(self) -> str:
         return f"Device(study={self.study.value.name!r}, secret)"
@@ -80,94 +80,70 @@ class Device:
         It was cover, because the budget refused it or because there was no value: evaluation failed,
         came too late, or gave what is none, such as a gradient that is not finite. Or it was shrunk
         to what the budget still held, or did not have a change of a running count in it. Having
-        nothing to tell, no example or no category, is a value.
+        nothing to tell, no example or no category, is a value. Where the ledger is not to be trusted,
+        every report is cover.
         """
-        return self._covered
+        return bool(self.ledger.ever_covered(self.study.hash))
 
-    def evaluate(self, asked: Defined[Round], model: DefinedModel | None = None) -> Values | None:
+    def evaluate(
+        self,
+        asked: Defined[Round],
+        model: DefinedModel | None = None,
+        *,
+        noted: Noted | None = None,
+    ) -> Values | None:
         """The owner's value [1, v], or None where evaluation failed. Secret.
 
         Args:
             asked: a round of this device's study.
             model: the one that the round names; None where it names none.
+            noted: told what went wrong, for the note of `report`. Secret.
 
         Raises:
             ParameterError: as `report`, or a model is missing that the round names; no data was read.
             WireError, UnsupportedError: it is another model, or one that this version cannot do.
+            StorageError: the ledger cannot be read.
         """
         self.check(asked)
         query = asked.value.query
         if isinstance(query, HaltCount):
-            other = self._beside.get(query.halted_study)
-            return None if other is None else np.array([[float(other.ever_covered)]])
+            return self._ever_covered_in(query.halted_study, noted)
         if not isinstance(query, ModelQuery):
-            return evaluate_query(query, self._source)
+            return evaluate_query(query, self._source, noted=noted)
         if model is None:
             raise ParameterError("model", model, "the one that the round names")
         check_model(model, query)
         model_of(model.value)  # or refuse it, before any data is looked at
         if isinstance(query, Gradient):
-            return evaluate_gradient(model, self._source)
-        return evaluate_error_share(model, self._source)
+            return evaluate_gradient(model, self._source, noted=noted)
+        return evaluate_error_share(model, self._source, noted=noted)
 
-    def report(self, asked: Defined[Round], value: Values | None) -> report_pb2.Report:
+    def report(
+        self, asked: Defined[Round], value: Values | None, *, note: str = ""
+    ) -> report_pb2.Report:
         """The report to a round: charged first, sealed, and the same bytes ever after.
 
-        Safe under threads.
+        Safe under threads. What the ledger keeps outlasts the process, if the ledger does.
 
         Args:
             asked: a round of this device's study.
             value: what `evaluate` gave; None, or another shape, for a cover report, or for no
                 change in a running count.
+            note: what went wrong in `evaluate`, for the owner's eyes. Secret.
 
         Raises:
             ParameterError: the round belongs to another study or does not fit this one, another
                 round had its number, or it breaks the segment of a running count. All of that is
                 public.
+            StateError: it was answered, and the collector has the report or will never take it.
+            StorageError: it cannot be kept, so nothing may leave.
         """
-        with self._lock:
-            mechanism = self.check(asked)
-            sealed = self._sealed.get(asked.value.number)
-            if sealed is None:
-                sealed = self._seal(asked, mechanism, value)
-        report = report_pb2.Report()
-        report.CopyFrom(sealed)  # whatever the caller does to it, the sealed one stays
-        return report
+        mechanism = self.check(asked)
 
-    def _seal(
-        self, asked: Defined[Round], mechanism: Mechanism, value: Values | None
-    ) -> report_pb2.Report:
-        numbers, failed = _as_numbers(value, shape=(1, asked.value.query.value_length))
-        weight, shrunk = asked.value.weight, False
-        if isinstance(asked.value.query, CountingQuery):
-            first = asked.value.query.segment.first_round
-            if first not in self._segments:
-                self._segments[first] = RunningState(asked.value)
-            running = self._segments[first]
-            word, whole = running.answer(asked.value, numbers, self._filter)
-            words, given = np.array([[word]]), whole  # a word that did not fit is 0 already
-        elif self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
-            radius = self._filter.radius(weight=weight, largest=mechanism.largest)
-            words, units, short = mechanism.encode_within(
-                numbers, self._sampler, radii=np.array([radius])
-            )
-            shrunk = bool(short[0])
-            given = self._filter.try_spend(int(units[0]), weight=weight, shrunk=shrunk)
-            words = covered(words, np.array([given]))
-        else:
-            words, units = mechanism.encode(numbers, self._sampler)
-            given = self._filter.try_spend(int(units[0]), weight=weight)
-            words = covered(words, np.array([given]))
-        is_value = not failed and bool(mechanism.sound(numbers)[0])
-        self._covered |= shrunk or not (given and is_value)
-        noisy = mechanism.randomise(words, self._sampler)
-        report = report_pb2.Report(
-            round_hash=asked.hash,
-            report_id=report_id(self._secret, asked.hash),
-            words=encode_words(noisy, asked.value.word_type),
-        )
-        self._sealed[asked.value.number] = report
-        return report
+        def make(purse: Purse) -> report_pb2.Report:
+            return self._made(asked, mechanism, value, purse)
+
+        return self.ledger.seal(asked, make, note=note)
 
     def check(self, asked: Defined[Round]) -> Mechanism:
         """Refuse, for public reasons only, a round that breaks the contract.
@@ -177,15 +153,52 @@ class Device:
         number = asked.value.number
         if asked.value.study_hash != self.study.hash:
             raise ParameterError("round", number, "a round of this device's study")
-        sealed = self._sealed.get(number)
-        if sealed is not None and sealed.round_hash != asked.hash:
+        answered = self.ledger.answered(self.study.hash, number)
+        if answered not in (None, asked.hash):
             raise ParameterError("round", number, "the round that had this number before")
-        query = asked.value.query
-        if sealed is None and isinstance(query, CountingQuery):
-            running = self._segments.get(query.segment.first_round)
-            if running is not None:
-                running.check(asked.value)
+        first_round = first_round_of(asked.value)
+        if answered is None and first_round is not None:
+            last = self.ledger.last_in_segment(self.study.hash, first_round)
+            if last is not None:
+                check_follows(asked.value, last)
         return mechanism_for(self.study.value, asked.value)
+
+    def _ever_covered_in(self, study_hash: bytes, noted: Noted | None) -> Values | None:
+        flag = self.ledger.ever_covered(study_hash)
+        if flag is None and noted is not None:
+            noted("this device takes no part in the study that is asked about")
+        return None if flag is None else np.array([[float(flag)]])
+
+    def _made(
+        self, asked: Defined[Round], mechanism: Mechanism, value: Values | None, purse: Purse
+    ) -> report_pb2.Report:
+        numbers, failed = _as_numbers(value, shape=(1, asked.value.query.value_length))
+        purse.whole = not failed and bool(mechanism.sound(numbers)[0])
+        words = self._paid_for(asked.value, mechanism, numbers, purse)
+        noisy = mechanism.randomise(words, self._sampler)
+        return report_pb2.Report(
+            round_hash=asked.hash,
+            report_id=report_id(self.ledger.secret, asked.hash),
+            words=encode_words(noisy, asked.value.word_type),
+        )
+
+    def _paid_for(self, asked: Round, mechanism: Mechanism, value: Values, purse: Purse) -> Words:
+        """The words [1, d] without their noise: charged, or cover."""
+        if isinstance(asked.query, CountingQuery):
+            purse.running.check(asked)  # again: now nothing can come between
+            purse.told = told = purse.running.answer(asked, value, purse)
+            purse.whole &= told.whole
+            return np.array([[told.word]])  # one that did not fit is 0 already
+        if self.study.value.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
+            radius = purse.radius(weight=asked.weight, largest=mechanism.largest)
+            words, units, shrunk = mechanism.encode_within(
+                value, self._sampler, radii=np.array([radius])
+            )
+            given = purse.try_spend(int(units[0]), weight=asked.weight, shrunk=bool(shrunk[0]))
+        else:
+            words, units = mechanism.encode(value, self._sampler)
+            given = purse.try_spend(int(units[0]), weight=asked.weight)
+        return covered(words, np.array([given]))
 
 
 def _as_numbers(value: Values | None, *, shape: tuple[int, int]) -> tuple[Values, bool]:

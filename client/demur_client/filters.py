@@ -4,11 +4,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NoReturn, final
 
 from demur_client.budget import affordable_radius, charge_units, decide, decide_every
 from demur_client.charges import HIDDEN, Budget, RenyiBudget
-from demur_client.commitment import commit, projected
+from demur_client.commitment import check_change, commit
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.grid import UNITS_LIMIT
@@ -105,6 +106,32 @@ class Filter(_Kept):
             raise ParameterError("budget", budget, "a budget with one counter; see RenyiFilter")
         return cls(budget_units=budget.budget_units, policy=policy)
 
+    @classmethod
+    def resumed(
+        cls, *, budget_units: int, policy: Policy, remaining_units: int, refused: bool
+    ) -> "Filter":
+        """A filter that goes on where the one before it was left, for whoever keeps its state.
+
+        Args:
+            budget_units: as for a fresh one.
+            policy: as for a fresh one.
+            remaining_units: what was left; 0 to `budget_units`.
+            refused: whether it had ever refused an answer.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+
+        >>> half = {"budget_units": 10, "policy": Policy.RETIRE, "remaining_units": 5}
+        >>> [Filter.resumed(**half, refused=before).try_charge(5) for before in (False, True)]
+        [True, False]
+        """
+        mine = cls(budget_units=budget_units, policy=policy)
+        whole = type(remaining_units) is int and 0 <= remaining_units <= budget_units
+        if not whole:  # without the value, a secret
+            raise ParameterError("remaining_units", HIDDEN, "an integer, 0 to the budget")
+        mine._remaining, mine._refused = remaining_units, bool(refused)
+        return mine
+
     def try_charge(self, charge: int) -> bool:
         """Spend a charge if it fits, and say whether it did.
 
@@ -136,16 +163,28 @@ class Filter(_Kept):
         Raises:
             ParameterError: an argument is outside its range; nothing changed.
         """
-        if type(squared_norm) is not int or squared_norm < 0:  # without the value, a secret
-            raise ParameterError("squared_norm", HIDDEN, "an integer >= 0")
-        check_integer("weight", weight, 1, self._budget_units + 1)
+        charge = self.charge_of(squared_norm, weight=weight)
         if shrunk and self._policy is not Policy.CLIP:
             raise ParameterError("shrunk", shrunk, "False under a policy other than clip")
-        charge = charge_units(squared_norm, weight=weight, budget_units=self._budget_units)
         with self._lock:
             given, self._remaining, refused = self._decided(charge)
             self._refused = refused or shrunk
         return given
+
+    def charge_of(self, squared_norm: int, *, weight: int) -> int:
+        """What an answer of this squared norm costs, budget units. Secret.
+
+        Args:
+            squared_norm: as in `try_spend`.
+            weight: as in `try_spend`.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+        """
+        if type(squared_norm) is not int or squared_norm < 0:  # without the value, a secret
+            raise ParameterError("squared_norm", HIDDEN, "an integer >= 0")
+        check_integer("weight", weight, 1, self._budget_units + 1)
+        return charge_units(squared_norm, weight=weight, budget_units=self._budget_units)
 
     def radius(self, *, weight: int, largest: int) -> int:
         """The largest squared norm that the next answer may have, for policy `clip`. Secret.
@@ -168,7 +207,14 @@ class Filter(_Kept):
             )
 
     def commit(
-        self, change: int, *, planned: int, cross: int, alone: int, weight: int
+        self,
+        change: int,
+        *,
+        planned: int,
+        cross: int,
+        alone: int,
+        weight: int,
+        beside: Sequence["Filter"] = (),
     ) -> tuple[bool, int]:
         """Take up a change of a running count if all that will be sent of it fits, and hold that much.
 
@@ -179,6 +225,7 @@ class Filter(_Kept):
             cross: as in `commitment.projected`.
             alone: likewise.
             weight: the round's integer weight w; >= 1.
+            beside: others of this budget, which have held as much: all take it up, or none.
 
         Returns:
             Secret: whether it was taken up, and the energy that is held now, grid steps².
@@ -186,30 +233,33 @@ class Filter(_Kept):
         Raises:
             ParameterError: an argument is outside its range; nothing changed.
         """
-        for name, value in (("change", change), ("cross", cross)):
-            if type(value) is not int:  # without the value, a secret
-                raise ParameterError(name, HIDDEN, "an integer")
-        for name, value in (("planned", planned), ("alone", alone)):
-            if type(value) is not int or value < 0:
-                raise ParameterError(name, HIDDEN, "an integer >= 0")
-        if projected(change, planned=planned, cross=cross, alone=alone) < 0:
-            raise ParameterError("cross", HIDDEN, "such that no energy is below 0")
-        check_integer("weight", weight, 1, self._budget_units + 1)
-        with self._lock:
-            if weight * planned > self._budget_units - self._remaining:
-                raise ParameterError("planned", HIDDEN, "at most what this filter holds")
-            taken, held, self._remaining, self._refused = commit(
-                change,
-                planned=planned,
-                cross=cross,
-                alone=alone,
-                weight=weight,
-                budget_units=self._budget_units,
-                remaining=self._remaining,
-                refused=self._refused,
-                retire=self._retire,
+        check_change(change, planned=planned, cross=cross, alone=alone)
+        filters = (self, *beside)
+        if len({id(each) for each in filters}) < len(filters):
+            raise ParameterError("beside", f"{len(beside)} of them", "other filters, none twice")
+        check_integer("weight", weight, 1, min(each._budget_units for each in filters) + 1)
+        with ExitStack() as locked:
+            for each in sorted(filters, key=id):  # one order for everybody, as in `spend_all`
+                locked.enter_context(each._lock)
+            if any(weight * planned > each._budget_units - each._remaining for each in filters):
+                raise ParameterError("planned", HIDDEN, "at most what every filter holds")
+            decided = partial(
+                commit, change, planned=planned, cross=cross, alone=alone, weight=weight
             )
-        return taken, held
+            outcomes = [
+                decided(
+                    budget_units=each._budget_units,
+                    remaining=each._remaining,
+                    refused=each._refused,
+                    retire=each._retire,
+                )
+                for each in filters
+            ]
+            taken = all(fits for fits, _, _, _ in outcomes)
+            for each, (fits, _, remaining, refused) in zip(filters, outcomes, strict=True):
+                if taken or not fits:
+                    each._remaining, each._refused = remaining, refused
+        return taken, outcomes[0][1] if taken else planned
 
     @property
     def remaining_units(self) -> int:

@@ -1,109 +1,168 @@
-"""What one person has told so far in the segment of a running count, and what follows from it."""
+"""A device that goes on by itself: visits, waits, comes back, for as long as it is left to."""
 
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import datetime
 from typing import final
 
-import numpy as np
+import anyio
+import grpc
 
-from demur_client.filters import Filter
-from demur_proto.arrays import Integers, Values
-from demur_proto.continual.factors import factors_of
-from demur_proto.continual.following import check_follows
-from demur_proto.continual.states import changes_wanted
-from demur_proto.errors import ParameterError
-from demur_proto.round import CountingQuery, Round
-from demur_proto.segments import Admission
+from demur_client.agent import Watcher, fetch_study, visit
+from demur_client.backoff import Backoff
+from demur_client.device import Device
+from demur_client.ledger.base import Ledger
+from demur_client.models import ModelCache
+from demur_client.policy import OwnerPolicy
+from demur_client.sources import DataSource, ExampleSource
+from demur_proto.credentials import DeviceCredential
+from demur_proto.errors import AccessError, DemurError, PolicyError
+from demur_proto.noise import Sampler
+
+FIRST_RETRY_S = 1.0  #: bound of the first wait after something failed
+LONGEST_RETRY_S = 300.0  #: bound of all waits
+SETTLED_S = 10.0  #: a visit that lasted so long is no failure
+LOOK_S = 30.0  #: between looks at the clock on the wall, which may be set at any time
+
+Opening = Callable[[], AbstractAsyncContextManager[grpc.aio.Channel]]
+
+logger = logging.getLogger(__name__)
 
 
 @final
-class RunningState:
-    """One person's changes in one segment. All of it is secret, and of a length that is not.
+class Agent:
+    """Takes part in every study that its owner's policy allows, one visit at a time in each.
 
-    Whatever was taken up, a position takes the same steps over arrays as long as the horizon.
+    What it sends, when, and what it logs follows from what is public: the policy, studies and rounds, the
+    state of the connection, and waits drawn at random for nothing else. What went wrong with the
+    owner's data is in the ledger only.
 
     Args:
-        begun: the first round of the segment that this device sees; not always the one at position 1.
+        ledger: what the device must not forget. Nobody else uses it meanwhile.
+        source: its owner's data. It is asked from other threads, for one round of each study at a
+            time.
+        policy: its owner's.
+        open_channel: opens a channel to the collector, as `connected` does.
+        credential: from `enrol`; None where the collector takes reports from anybody.
+        sampler: where noise comes from; the exact one when not given.
+        watcher: told of every message.
+        first_retry_s: bound of the first wait after a failure; they double, at random below that.
+        longest_retry_s: bound of all waits.
+        now: the clock on the wall, for quiet hours only.
 
     Raises:
-        ParameterError: the round asks for no running count.
+        ParameterError: a bound is not a number above 0.
     """
 
-    __slots__ = ("_changes", "_factors", "_last", "_planned", "_told")
+    def __init__(
+        self,
+        ledger: Ledger,
+        source: DataSource | ExampleSource,
+        *,
+        policy: OwnerPolicy,
+        open_channel: Opening,
+        credential: DeviceCredential | None = None,
+        sampler: Sampler | None = None,
+        watcher: Watcher | None = None,
+        first_retry_s: float = FIRST_RETRY_S,
+        longest_retry_s: float = LONGEST_RETRY_S,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._ledger = ledger
+        self._source = source
+        self._policy = policy
+        self._open_channel = open_channel
+        self._credential = credential
+        self._sampler = sampler
+        self._watcher = watcher
+        self._bounds = Backoff(first_s=first_retry_s, longest_s=longest_retry_s)
+        self._now = now
+        self._visits: set[anyio.CancelScope] = set()
+        self._refusals: list[DemurError] = []
 
-    def __init__(self, begun: Round) -> None:
-        query = _counting(begun)
-        self._factors = factors_of(
-            query.segment.factorisation,
-            horizon=query.segment.horizon,
-            exponent=query.grid_exponent,
-        )
-        self._changes: Integers = np.zeros(query.segment.horizon, dtype=np.int64)  # by position
-        self._told = 0  # the state as told: all changes added up
-        self._planned = 0  # energy of the words that are still to come, grid steps²
-        self._last: Round | None = None
-
-    def __repr__(self) -> str:
-        return "RunningState(secret)"
-
-    def check(self, asked: Round) -> None:
-        """Refuse a round that does not go on with this segment, for public reasons only.
+    async def run(self) -> None:
+        """Go on until cancelled.
 
         Raises:
-            ParameterError: it does not.
+            PolicyError: the policy refuses every study.
+            AccessError: the collector does not know this device, or it is not the right one.
         """
-        _counting(asked)
-        if self._last is not None:
-            check_follows(asked, self._last)
+        if self._policy.opt_out:
+            raise PolicyError("this device takes part in nothing: its owner opted out (opt_out)")
+        known = [study.hash for study in self._ledger.studies()]
+        # Without a name it is the only one that the collector has.
+        hashes = list(self._policy.studies or known or [b""])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_quiet)
+            async with anyio.create_task_group() as attending:
+                for study_hash in hashes:
+                    attending.start_soon(self._attend, study_hash)
+            tasks.cancel_scope.cancel()
+        raise self._refusals[0]
 
-    def answer(self, asked: Round, value: Values, mine: Filter) -> tuple[int, bool]:
-        """The word of a round, charged; and whether all of the value is in it.
+    async def _attend(self, study_hash: bytes) -> None:
+        """Visit for one study, again and again, until that is of no use for good."""
+        backoff, models = replace(self._bounds), ModelCache()
+        device: Device | None = None
+        while True:
+            await self._until_loud()
+            began = time.monotonic()
+            try:
+                with anyio.CancelScope() as scope:
+                    self._visits.add(scope)
+                    async with self._open_channel() as channel:
+                        if device is None:
+                            device = await self._join(channel, study_hash)
+                        await visit(
+                            device,
+                            channel,
+                            credential=self._credential,
+                            watcher=self._watcher,
+                            models=models,
+                            policy=self._policy,
+                        )
+                        logger.info("the collector ended the visit")
+            except (AccessError, PolicyError) as error:
+                logger.error("%s", error)
+                self._refusals.append(error)
+                return
+            except DemurError as error:
+                logger.warning("%s", error)
+            finally:
+                self._visits.discard(scope)
+            if time.monotonic() - began >= SETTLED_S:
+                backoff.reset()
+            await anyio.sleep(backoff.next_s())
 
-        Under admission `commit` a change is taken up if all that will be sent of it can be paid for,
-        and no word is ever refused. Under `halt` every change is taken up, and the word is 0, which is
-        cover, where it does not fit. Positions that this device was not asked at are gone: what was
-        held for their words stays spent.
+    async def _join(self, channel: grpc.aio.Channel, study_hash: bytes) -> Device:
+        """The device for a study, once its owner's policy allows it."""
+        known = {study.hash: study for study in self._ledger.studies()}
+        study = known.get(study_hash)
+        if study is None:
+            study = await fetch_study(channel, study_hash=study_hash, credential=self._credential)
+            known = {each.hash: each for each in self._ledger.studies()}
+        # From here to the agreement nothing else runs: two studies never both take the last room.
+        agreed = [each.value for each in known.values() if each.hash != study.hash]
+        self._policy.check_study(study, agreed=agreed)
+        if self._ledger.forgotten(study.hash):
+            # Nobody knows any more which rounds were answered, and none is answered twice.
+            raise PolicyError(f"study {study.value.name!r} was forgotten on this device, for good")
+        device = Device(study, self._source, self._sampler, ledger=self._ledger)  # it agrees
+        logger.info("takes part in study %r, %s", study.value.name, study.hash.hex())
+        return device
 
-        Args:
-            asked: checked before.
-            value: [1, 1]; the state now, or NaN.
-            mine: the filter of the round's study.
+    async def _until_loud(self) -> None:
+        # The clock may be set meanwhile, and no event would tell.
+        while left := self._policy.quiet_for(self._now()).total_seconds():  # noqa: ASYNC110
+            await anyio.sleep(min(left, LOOK_S))
 
-        Returns:
-            Secret: the word z, grid steps; and whether it tells the state as it is.
-        """
-        query = _counting(asked)
-        position = query.segment.position
-        self._pass_over(position)
-        self._last = asked
-        wanted, sound = changes_wanted(value, told=np.array([self._told]), bound=query.bound)
-        change = int(wanted[0])
-        before = self._changes[:position]
-        if query.admission is Admission.COMMIT:
-            shared = self._factors.shared(position)
-            taken, self._planned = mine.commit(
-                change,
-                planned=self._planned,
-                cross=int(shared @ before),
-                alone=int(shared[-1]),
-                weight=asked.weight,
-            )
-            change *= taken
-        before[-1] = change
-        self._told += change
-        word = int(self._factors.row(position) @ before)
-        if query.admission is Admission.COMMIT:
-            self._planned -= word**2
-            return word, taken and bool(sound[0])
-        given = mine.try_spend(word**2, weight=asked.weight)
-        return word * given, given and bool(sound[0])
-
-    def _pass_over(self, position: int) -> None:
-        """Words of positions that were never asked are not to come any more."""
-        last = 0 if self._last is None else _counting(self._last).segment.position
-        for missed in range(last + 1, position):
-            self._planned -= int(self._factors.row(missed) @ self._changes[:missed]) ** 2
-
-
-def _counting(asked: Round) -> CountingQuery:
-    if not isinstance(asked.query, CountingQuery):
-        raise ParameterError("query", type(asked.query).__name__, "a Prefix or a HaltCount")
-    return asked.query
+    async def _keep_quiet(self) -> None:
+        """End visits when quiet hours begin. What was sealed is sent after them."""
+        while self._policy.quiet_hours:
+            if self._policy.quiet_for(self._now()):
+                for scope in self._visits:
+                    scope.cancel()
+            await anyio.sleep(LOOK_S)

@@ -1,6 +1,6 @@
 """Where a device's answers come from: its owner's own data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -35,8 +35,41 @@ class ExampleSource(Protocol):
         """
 
 
+LONGEST_NOTE = 500  #: characters of what went wrong
+
+Noted = Callable[[str], None]
+"""Takes what went wrong, in words for the owner's eyes only: they may tell of the data. Secret."""
+
+Function = Callable[[Mapping[str, float]], npt.ArrayLike]
+"""Computes one feature from its parameters: a number, or [d]; or a category, −1 for none."""
+
+
+class FunctionSource:
+    """A source of one function for each feature, for an app that holds its owner's data itself.
+
+    >>> source = FunctionSource({"active": lambda parameters: parameters["period"] in {3, 5}})
+    >>> source.evaluate(Feature(name="active", parameters={"period": 3}))
+    array([[1.]])
+    """
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        self._functions = dict(functions)
+
+    def evaluate(self, feature: Feature) -> Values:
+        """The feature's value [1, d].
+
+        Raises:
+            KeyError: there is no function for it.
+        """
+        value = self._functions[feature.name](feature.parameters)
+        return np.asarray(value, dtype=np.float64).reshape(1, -1)
+
+
 def evaluate_query(
-    query: Linear | Histogram | Prefix, source: DataSource | ExampleSource
+    query: Linear | Histogram | Prefix,
+    source: DataSource | ExampleSource,
+    *,
+    noted: Noted | None = None,
 ) -> Values | None:
     """All features of a query side by side [1, v]; None where any of it fails.
 
@@ -44,8 +77,8 @@ def evaluate_query(
     no category.
 
     An error that depends on a person's data is just another value, and must not show: no kind of
-    failure may leave this function, not even the source's own exit. The owner's own tools can
-    evaluate again to see it.
+    failure may leave this function, not even the source's own exit. `noted` is told of it, for the
+    owner's own eyes.
     """
 
     def value() -> Values:
@@ -53,10 +86,12 @@ def evaluate_query(
         parts = [np.asarray(evaluate(feature), float) for feature in query.features]
         return np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
 
-    return _or_none(value, length=query.value_length)
+    return _or_none(value, length=query.value_length, noted=noted)
 
 
-def evaluate_gradient(model: DefinedModel, source: DataSource | ExampleSource) -> Values | None:
+def evaluate_gradient(
+    model: DefinedModel, source: DataSource | ExampleSource, *, noted: Noted | None = None
+) -> Values | None:
     """The gradient [1, d] of the mean loss over all of a person's examples; None where it fails.
 
     Failures are treated as in `evaluate_query`, and so is having no example. A gradient that is not
@@ -67,10 +102,12 @@ def evaluate_gradient(model: DefinedModel, source: DataSource | ExampleSource) -
         inputs, labels = source.examples()  # type: ignore[union-attr]  # as above
         return person_gradient(model.value, inputs, labels)
 
-    return _or_none(value, length=dimension_of(model))
+    return _or_none(value, length=dimension_of(model), noted=noted)
 
 
-def evaluate_error_share(model: DefinedModel, source: DataSource | ExampleSource) -> Values | None:
+def evaluate_error_share(
+    model: DefinedModel, source: DataSource | ExampleSource, *, noted: Noted | None = None
+) -> Values | None:
     """The share [1, 1] of a person's examples that a model labels wrongly; None where it fails.
 
     Failures are treated as in `evaluate_query`.
@@ -80,16 +117,32 @@ def evaluate_error_share(model: DefinedModel, source: DataSource | ExampleSource
         inputs, labels = source.examples()  # type: ignore[union-attr]  # as above
         return person_error_share(model.value, inputs, labels)
 
-    return _or_none(value, length=1)
+    return _or_none(value, length=1, noted=noted)
 
 
-def _or_none(evaluate: Callable[[], Values], *, length: int) -> Values | None:
+def _or_none(evaluate: Callable[[], Values], *, length: int, noted: Noted | None) -> Values | None:
     """What this gives, if that is one row of so many numbers."""
     try:
         with np.errstate(all="ignore"):  # a warning would tell of somebody's data
             value = evaluate()
     except KeyboardInterrupt:  # the owner's
         raise
-    except BaseException:  # noqa: BLE001  any failure is the same cover report to everyone outside
+    except BaseException as error:  # noqa: BLE001  any failure is the same cover report to everyone outside
+        _note(noted, error)
         return None
-    return value if value.shape == (1, length) else None
+    if value.shape == (1, length):
+        return value
+    if noted is not None:
+        noted(f"the data source gave {value.size} numbers, and {length} were asked for")
+    return None
+
+
+def _note(noted: Noted | None, error: BaseException) -> None:
+    """Say what went wrong in one line, unless even that fails."""
+    if noted is None:
+        return
+    try:
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_NOTE]
+    except BaseException:  # noqa: BLE001  an error of the source's own that cannot say what it is
+        text = type(error).__name__
+    noted(text)

@@ -10,6 +10,7 @@ DemurError
 ├── StateError        valid, but not now: a closed round, a cohort too small
 ├── StorageError      nothing can be kept or read for now: a full disk, a database out of reach
 ├── AccessError       not let in: a credential or certificate is missing, wrong, expired or revoked
+├── PolicyError       its owner's policy keeps a device from taking part; for public reasons only
 ├── BusyError         not now: too many calls at once
 └── ConnectionLost    the other side went away before it answered
 """
@@ -69,6 +70,10 @@ class AccessError(DemurError):
 
     A collector never says which: whoever guesses learns nothing.
     """
+
+
+class PolicyError(DemurError):
+    """A device's owner does not take part in this. The reason depends on nobody's data."""
 
 
 class BusyError(DemurError):

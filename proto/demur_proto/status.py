@@ -10,6 +10,7 @@ from demur_proto.errors import (
     DemurError,
     NotFoundError,
     ParameterError,
+    PolicyError,
     StateError,
     StorageError,
     UnsupportedError,
@@ -36,6 +37,7 @@ STATUS: dict[type[DemurError], grpc.StatusCode] = {
     StateError: grpc.StatusCode.FAILED_PRECONDITION,
     StorageError: grpc.StatusCode.UNAVAILABLE,
     AccessError: grpc.StatusCode.UNAUTHENTICATED,
+    PolicyError: grpc.StatusCode.FAILED_PRECONDITION,
     BusyError: grpc.StatusCode.UNAVAILABLE,
     ConnectionLost: grpc.StatusCode.UNAVAILABLE,
 }

@@ -22,11 +22,13 @@ from typing import NoReturn
 COMMANDS = {
     "simulate": ("demur_sim.commands", "run a scenario on a simulated population", "sim"),
     "train": ("demur_sim.training.command", "train a model on a simulated population", "sim"),
+    "conformance": ("demur_sim.conformance.command", "try out a device or a collector", ""),
     "serve": ("demur_server.commands", "run a collector on this machine", "server"),
     "certs": ("demur_server.certs_command", "make certificates for development", "server"),
     "ask": ("demur_server.ask_command", "ask the devices of a study one question", "server"),
     "close": ("demur_server.close_command", "close a round that was left open", "server"),
     "admin": ("demur_server.admin_command", "look into a collector's store", "server"),
+    "device": ("demur_client.device_command", "run one person's device", ""),
     "budget": ("demur_client.commands", "say what a privacy budget buys", ""),
     "check-vectors": ("demur_client.commands", "check against vector files", ""),
 }

@@ -1,7 +1,6 @@
 """Fidelity `processes`: worker processes speak real gRPC to a real collector process."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import anyio
@@ -31,20 +30,17 @@ from demur_proto.study import Study
 from demur_server.analyst import Analyst
 from demur_server.serving import Ports
 from demur_sim.children import Child, peak_rss_mb
-from demur_sim.collector_process import collect
 from demur_sim.observer import Messages
-from demur_sim.portions import BLOCK, block_count
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
-from demur_sim.scenario import Refusal
 from demur_sim.session import ENDED, UNSETTLED, Aftermath
-from demur_sim.worker_process import Answered, Companion, Finished, Work, work
+from demur_sim.worker_process import Answered, Finished
 
 Heard = TypeVar("Heard")
 
 
 class ProcessSession:
-    """Asks processes. Made by `process_session`."""
+    """Asks processes. Made by `opening_processes.process_session`."""
 
     def __init__(
         self,
@@ -311,88 +307,3 @@ class CompanionSession(ProcessSession):
     def _check_halted(self, halted_study: bytes) -> None:
         if halted_study != self._main:
             super()._check_halted(halted_study)
-
-
-@asynccontextmanager
-async def process_session(
-    study: Defined[Study],
-    questions: Questions,
-    *,
-    seed: int,
-    refusal: Refusal,
-    workers: int,
-    collector_port: int = 0,
-    record: bool = False,
-    beside: ProcessSession | None = None,
-    companions: Sequence[tuple[Defined[Study], int]] = (),
-) -> AsyncIterator[ProcessSession]:
-    """A session over a collector process and worker processes; none outlives the block.
-
-    Args:
-        study: the contract.
-        questions: with everyone, in the order in which they were dealt to devices.
-        seed: of the whole run.
-        refusal: what a refused device does.
-        workers: how many worker processes; at most one per block of 4,096 devices.
-        collector_port: where devices reach the collector; 0 takes a free port.
-        record: keep what a watcher of the network would see.
-        beside: a session whose collector has this study as well. The two take turns, and this one
-            ends first.
-        companions: other studies that the same devices are in, each with a seed of its own. They may
-            count who halted in the first one.
-
-    Raises:
-        StateError: the port is in use.
-        ConnectionLost: a process stopped.
-    """
-    population = questions.population
-    blocks = block_count(population.devices)
-    shares = np.array_split(np.arange(blocks), min(workers, blocks))
-    with ExitStack() as stack:
-        if beside is None:
-            collector = Child("collector", collect, collector_port)
-            stack.callback(collector.end)
-        else:
-            collector = beside.collector
-        children = []
-        for number in range(1, len(shares) + 1):
-            children.append(Child(f"worker {number}", work))
-            stack.callback(children[-1].end)
-        ports = await collector.hear() if beside is None else beside.ports
-        if not isinstance(ports, Ports):
-            raise StateError("the collector process said something unexpected")
-        async with AsyncExitStack() as analysts:
-            target = f"127.0.0.1:{ports.analyst}"
-            analyst = await analysts.enter_async_context(Analyst.create(target, study.value))
-            others = [
-                await analysts.enter_async_context(Analyst.create(target, other.value))
-                for other, _ in companions
-            ]
-            for child, share in zip(children, shares, strict=True):
-                first, last = int(share[0]), int(share[-1]) + 1
-                task = Work(
-                    target=f"127.0.0.1:{ports.collector}",
-                    study_hash=study.hash,
-                    population=population.part(
-                        slice(first * BLOCK, min(last * BLOCK, population.devices))
-                    ),
-                    first_block=first,
-                    seed=seed,
-                    refusal=refusal,
-                    record=record,
-                    companions=tuple(
-                        Companion(study_hash=other.hash, seed=its) for other, its in companions
-                    ),
-                )
-                await child.hand_over(task)
-            session = ProcessSession(
-                analyst,
-                questions,
-                collector,
-                children,
-                ports=ports,
-                ends_collector=beside is None,
-            )
-            for other in others:
-                session.companions[other.study.hash] = CompanionSession(session, other, questions)
-            yield session

@@ -162,7 +162,7 @@ class _Plan:
             "scenario": scenario,
             "seed": self.seed,
             "fidelity": Fidelity(self.fidelity),
-            "workers": min(hands(self.workers), block_count(self.people.devices)),
+            "workers": self._workers,
             "devices": self.people.devices,
             "study": study,
             "releases": tuple(releases),
@@ -170,6 +170,12 @@ class _Plan:
             "aftermath": aftermath,
             "wall_s": time.monotonic() - started,
         }
+
+    @property
+    def _workers(self) -> int:
+        if self.fidelity == Fidelity.DEVICE:
+            return self.people.devices
+        return min(hands(self.workers), block_count(self.people.devices))
 
 
 async def _sums(scenario: Scenario, plan: _Plan, *, started: float) -> LinearResult:

@@ -31,9 +31,9 @@ def add_run_options(
     command.add_argument("--list", action="store_true", help="list the shipped scenarios")
     command.add_argument(
         "--fidelity",
-        choices=["cohort", "processes"],
+        choices=["cohort", "processes", "device"],
         default="cohort",
-        help="arrays in one process, or real processes over gRPC (default: cohort)",
+        help="arrays in one process, real processes over gRPC, or one for each device (default: cohort)",
     )
     command.add_argument(
         "--workers",
@@ -56,7 +56,7 @@ def add_run_options(
         type=int,
         default=0,
         metavar="P",
-        help="port of the collector, with --fidelity processes (default: a free one)",
+        help="port of the collector, with --fidelity processes or device (default: a free one)",
     )
     command.add_argument(
         "--out",
@@ -74,8 +74,8 @@ def check_run(options: argparse.Namespace) -> None:
     """Refuse options that make no run: no scenario, or a port for nobody."""
     if options.scenario is None:
         options.usage_error("which scenario? (--list shows those that are shipped)")
-    if options.port and options.fidelity != "processes":
-        options.usage_error("--port needs --fidelity processes")
+    if options.port and options.fidelity == "cohort":
+        options.usage_error("--port needs --fidelity processes or device")
 
 
 def check_drawing() -> None:

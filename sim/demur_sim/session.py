@@ -22,10 +22,15 @@ UNSETTLED = (
 
 
 class Fidelity(StrEnum):
-    """How real a simulation is. Releases are the same, bit for bit, for the same seed."""
+    """How real a simulation is. The first two release the same, bit for bit, for the same seed.
+
+    A deployed device takes no seed: with the third, charges and decisions are the same where values
+    lie on the grid, and noise is drawn from the same law.
+    """
 
     COHORT = "cohort"  #: arrays in this process
     PROCESSES = "processes"  #: worker processes and a real collector, over gRPC
+    DEVICE = "device"  #: a process for each device, with its ledger; for small populations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

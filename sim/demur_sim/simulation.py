@@ -10,8 +10,9 @@ from demur_proto.errors import ParameterError
 from demur_proto.histograms import design_histogram_study
 from demur_proto.study import Study, View, design_study
 from demur_sim.cohort_session import cohort_session
+from demur_sim.device_session import device_session
+from demur_sim.opening_processes import process_session
 from demur_sim.populations import Population
-from demur_sim.process_session import process_session
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Kind, Scenario, population_of
@@ -114,7 +115,7 @@ async def open_session(
     Args:
         scenario: what to simulate.
         seed: everything random follows from it; >= 0.
-        fidelity: arrays in this process, or real processes over gRPC.
+        fidelity: arrays in this process, worker processes over gRPC, or a process for each device.
         workers: threads (cohort) or worker processes; by default one per core.
         population: one's own people; by default the scenario's.
         horizon: most rounds; 0 when the analyst decides as they go.
@@ -141,7 +142,7 @@ async def open_session(
         raise ParameterError("noise", noise, " or ".join(Noise)) from None
     if drawn is Noise.SUMMED and how is not Fidelity.COHORT:
         raise ParameterError("noise", str(drawn), f"{Noise.SHARES}: processes send real reports")
-    if record and how is not Fidelity.PROCESSES:
+    if record and how is Fidelity.COHORT:
         raise ParameterError("record", record, "false: only processes send messages to watch")
     people = deal(scenario, population, seed=seed)
     study = define_study(study_of(scenario, devices=people.devices, horizon=horizon))
@@ -156,6 +157,16 @@ async def open_session(
             study, questions, seed=seed, refusal=scenario.refusal, threads=count, noise=drawn
         ) as session:
             yield session
+        return
+    if how is Fidelity.DEVICE:
+        async with device_session(
+            study,
+            questions,
+            refusal=scenario.refusal,
+            collector_port=collector_port,
+            record=record,
+        ) as devices:
+            yield devices
         return
     async with process_session(
         study,

@@ -335,7 +335,7 @@ def test_a_device_whose_budget_is_spent_exactly_covers_the_next(on_grid: bool) -
     words = [said(device, ask(of, number, on_grid=on_grid))[0] for number in range(1, 5)]
 
     assert words == [1 << 14, -(1 << 14), 0, 0]
-    assert device._filter.ever_refused
+    assert device.ledger.ever_refused(device.study.hash)
 
 
 def test_rounds_of_any_noise_are_shrunk_to_what_their_weight_allows() -> None:
@@ -373,7 +373,7 @@ def test_a_device_never_spends_more_than_its_budget(
         spent += norm * Fraction(of.value.base_sigma) ** 2 / Fraction(sigma) ** 2
 
     assert spent <= budget
-    assert device._filter.remaining_units >= 0
+    assert device.ledger.remaining_units(device.study.hash) >= 0
 
 
 @given(
@@ -419,8 +419,8 @@ def test_a_device_says_the_same_words_as_in_a_cohort(
         device = Device(of, Owner(*(row[person] for row in values)), Following(coins[:, person]))
         alone = [said(device, asked)[0] for asked in rounds]
         assert alone == [row[person] for row in together]
-        assert device._filter.remaining_units == remaining[person]
-        assert device._filter.ever_refused == refused[person]
+        assert device.ledger.remaining_units(device.study.hash) == remaining[person]
+        assert device.ledger.ever_refused(device.study.hash) == refused[person]
 
 
 # The study and its estimate.

@@ -151,7 +151,7 @@ def test_whatever_is_wrong_with_the_examples_is_a_cover_report_that_costs_nothin
         words = words_of(device, asking(1))
 
     assert words == [0]
-    assert device._filter.remaining_units == STUDY.value.budget_units
+    assert device.ledger.remaining_units(STUDY.hash) == STUDY.value.budget_units
     assert device.ever_covered
 
 
@@ -162,7 +162,7 @@ def test_who_has_no_error_pays_nothing_and_has_answered_in_full(owned: Any) -> N
     for number in range(1, 9):  # far more than the budget has answers
         assert words_of(device, asking(number)) == [0]
 
-    assert device._filter.remaining_units == STUDY.value.budget_units
+    assert device.ledger.remaining_units(STUDY.hash) == STUDY.value.budget_units
     assert not device.ever_covered
 
 
@@ -239,7 +239,7 @@ def test_a_gradient_that_is_none_raises_the_flag_though_the_filter_refused_nothi
     device.report(gradient(1), device.evaluate(gradient(1), SIGN))
 
     assert device.ever_covered is flag
-    assert not device._filter.ever_refused
+    assert not device.ledger.ever_refused(device.study.hash)
 
 
 @pytest.mark.parametrize("value", [None, np.zeros((1, 3)), np.full((1, 4), np.nan)])

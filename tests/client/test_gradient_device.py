@@ -152,7 +152,7 @@ def test_whatever_is_wrong_with_the_examples_is_a_cover_report_that_costs_nothin
 
     if not isinstance(inputs, list) or len(inputs) != 2:
         assert words.tolist() == [[0] * 6]
-        assert device._filter.remaining_units == STUDY.value.budget_units
+        assert device.ledger.remaining_units(device.study.hash) == STUDY.value.budget_units
     assert words.shape == (1, 6)
 
 
@@ -250,7 +250,7 @@ async def test_the_model_is_fetched_whatever_a_device_has_and_has_spent(
         for device in (exhausted, empty):
             await visit(device, channel, last_round=3)
 
-    assert exhausted._filter.remaining_units < 0.01 * STUDY.value.budget_units
+    assert exhausted.ledger.remaining_units(exhausted.study.hash) < 0.01 * STUDY.value.budget_units
     assert len(fetched) == 2  # each once, for all three rounds
 
 
@@ -264,8 +264,8 @@ async def test_a_fetch_that_fails_is_a_lost_connection_and_no_report() -> None:
         with pytest.raises(ConnectionLost, match="the round closed before its model came"):
             await visit(device, channel, last_round=1)
 
-    assert device._filter.remaining_units == STUDY.value.budget_units
-    assert device._sealed == {}
+    assert device.ledger.remaining_units(device.study.hash) == STUDY.value.budget_units
+    assert device.ledger.reached(STUDY.hash) == 0
 
 
 def counted_fetches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:

@@ -272,11 +272,11 @@ def test_one_budget_pays_for_both_kinds_of_rounds_of_a_mixed_study() -> None:
     device = Device(mixed, Owner(1.0), noisy())
 
     answer(device, linear)  # half of the budget
-    left = [device._filter.remaining_units]
+    left = [device.ledger.remaining_units(device.study.hash)]
     rounds = [ask(number, epsilon=0.6, of=mixed) for number in range(2, 30)]
     for asked in rounds:
         answer(device, asked)
-        left.append(device._filter.remaining_units)
+        left.append(device.ledger.remaining_units(device.study.hash))
 
     assert left[0] == mixed.value.budget_units // 2
     weight = rounds[0].value.weight
@@ -294,5 +294,5 @@ def test_a_device_shows_neither_its_category_nor_its_budget(
     answer(device, ask(1))
 
     assert repr(device) == "Device(study='plain', secret)"
-    assert repr(device._filter) == "Filter(secret)"
+    assert repr(device.ledger) == "MemoryLedger(secret)"
     assert caplog.text == ""

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting_kit import STATE, UNIT, NoNoise, a_study, dense, rounds_of
-from demur_client import running
+from demur_client import running_state
 from demur_client.device import Device
 from demur_client.filters import Filter
-from demur_client.running import RunningState
+from demur_client.ledger.memory import MemoryLedger
+from demur_client.running_state import RunningState
 from demur_proto.arrays import Values
 from demur_proto.asking import next_halt_count, next_round
 from demur_proto.definition import Defined, define_round
@@ -213,10 +214,10 @@ def most_paid(states: Sequence[int], *, kind: Factorisation) -> int:
     study = a_study(answers=1000)
     mine = Filter.of(study.value)
     rounds = rounds_of(study, segment(len(states), kind))
-    state = RunningState(rounds[0].value)
+    state = RunningState()
     for asked, now in zip(rounds, states, strict=True):
         state.check(asked.value)
-        state.answer(asked.value, np.array([[float(now)]]), mine)
+        state = state.answer(asked.value, np.array([[float(now)]]), mine).state
     return (study.value.budget_units - mine.remaining_units) // rounds[0].value.weight
 
 
@@ -239,7 +240,7 @@ def test_a_level_that_is_charged_daily_would_be_noticed(
     def level(values: Values, **_: Any) -> tuple[Any, Any]:
         return values[:, 0].astype(np.int64), np.ones(len(values), dtype=np.bool_)
 
-    monkeypatch.setattr(running, "changes_wanted", level)
+    monkeypatch.setattr(running_state, "changes_wanted", level)
 
     assert not is_one_change(kind)
 
@@ -380,8 +381,9 @@ def test_a_device_tells_once_that_it_ran_out_in_another_study() -> None:
         define_round(next_round(main, [STATE], number=number, on_grid=True))
         for number in range(1, 5)
     ]
-    device = Device(main, Scripted([1] * 4), NoNoise())
-    beside = Device(count, Scripted([]), NoNoise(), beside=[device])
+    ledger = MemoryLedger()
+    device = Device(main, Scripted([1] * 4), NoNoise(), ledger=ledger)
+    beside = Device(count, Scripted([]), NoNoise(), ledger=ledger)
 
     words = []
     for asked, about in zip(sums, halts_of(count, main, 4), strict=True):

@@ -9,7 +9,7 @@ import pytest
 
 from counting_kit import a_study, rounds_of
 from demur_client.filters import Filter
-from demur_client.running import RunningState
+from demur_client.running_state import RunningState
 from demur_proto.continual.factors import factors_of
 from demur_proto.segments import Factorisation, Segment
 from demur_proto.study import Policy
@@ -36,12 +36,14 @@ def test_a_device_says_and_holds_what_the_vectors_say(vector: dict[str, Any]) ->
     rounds = rounds_of(a_study(answers=12), segment, bound=vector["bound"])
     weight = rounds[0].value.weight
     mine = Filter(budget_units=weight * vector["budget_units"], policy=Policy.SKIP)
-    state = RunningState(rounds[0].value)
+    state = RunningState()
 
     words, left = [], []
     for asked, now in zip(rounds, vector["states"], strict=True):
         value = np.nan if now is None else float(now)
-        words.append(state.answer(asked.value, np.array([[value]]), mine)[0])
+        told = state.answer(asked.value, np.array([[value]]), mine)
+        state = told.state
+        words.append(told.word)
         left.append(mine.remaining_units // weight)
 
     assert (words, left) == (vector["words"], vector["left"])

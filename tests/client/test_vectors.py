@@ -26,7 +26,12 @@ from demur_proto.errors import DataError, ParameterError
 GOLDEN = Path(__file__).parents[1] / "golden"
 ACCOUNTING: dict[str, Any] = json.loads((GOLDEN / "accounting.json").read_text("utf-8"))
 DIVERGENCES = families_of((GOLDEN / "divergences.json").read_text("utf-8"))
-CASES = {**families_of((GOLDEN / "accounting.json").read_text("utf-8")), **DIVERGENCES}
+DEVICES = families_of((GOLDEN / "device.json").read_text("utf-8"))
+CASES = {
+    **families_of((GOLDEN / "accounting.json").read_text("utf-8")),
+    **DIVERGENCES,
+    **DEVICES,
+}
 
 
 def check_vectors(*arguments: object) -> int:
@@ -57,7 +62,7 @@ def test_every_case_of_a_family_holds(family: str) -> None:
 
 
 def test_every_family_of_the_files_is_known_and_no_other() -> None:
-    files = [GOLDEN / "accounting.json", GOLDEN / "divergences.json"]
+    files = [GOLDEN / f"{name}.json" for name in ("accounting", "divergences", "device")]
     found = [finding for file in files for finding in check_file(file)]
 
     assert {finding.family for finding in found} == FAMILIES.keys() == CASES.keys()
@@ -86,6 +91,9 @@ UNCHECKED = {
     "halt_leak": {"rounds", "note"},
     "replacement_factor": {"random_worst", "claim"},
     "exists_order_witness": {"orders"},
+    "study_definitions": {"note"},
+    "refused_rounds": {"note"},
+    "roundings": {"value", "coins", "clip", "on_grid"},  # the first value lies on the grid
     "divergences.gaussian": {"mechanism", "note"},
     "divergences.laplace": {"mechanism", "note"},
     **{

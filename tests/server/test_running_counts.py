@@ -105,7 +105,7 @@ async def test_those_who_ran_out_in_another_study_are_counted_over_grpc(ports: P
     main = a_study(answers=2, minimum_cohort=2, name="main")
     about = a_study(answers=3, minimum_cohort=2, name="halts")
     owners = [Device(main, Steady([1.0]), NoNoise()), Device(main, Steady([0.0]), NoNoise())]
-    beside = [Device(about, Steady([]), NoNoise(), beside=[each]) for each in owners]
+    beside = [Device(about, Steady([]), NoNoise(), ledger=each.ledger) for each in owners]
 
     async with (
         Analyst.create(f"127.0.0.1:{ports.analyst}", main.value) as sums,

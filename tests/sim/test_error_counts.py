@@ -120,7 +120,7 @@ def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
         np.testing.assert_array_equal(together, alone)
         assert cohort.covered().tolist() == [each.ever_covered for each in devices]
 
-    spent = [study.value.budget_units - each._filter.remaining_units for each in devices]
+    spent = [study.value.budget_units - each.ledger.remaining_units(study.hash) for each in devices]
     assert cohort.spent().tolist() == spent
     assert max(spent) <= study.value.budget_units
     covered, refused = cohort.covered(), cohort.refused()

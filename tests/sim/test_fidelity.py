@@ -240,7 +240,7 @@ async def test_a_watcher_may_start_late_and_from_any_round() -> None:
         ({"seed": -1}, "seed must be"),
         ({"workers": 0}, "workers must be"),
         ({"workers": 257}, "workers must be"),
-        ({"fidelity": "device"}, "fidelity must be cohort or processes"),
+        ({"fidelity": "people"}, "fidelity must be cohort or processes or device"),
         ({"collector_port": 65_536}, "collector_port must be"),
         ({"record": True}, "record must be"),
     ],

@@ -178,8 +178,12 @@ def test_a_cohort_decides_and_says_what_its_devices_would(case: Case) -> None:
         counts = np.bincount([row[0] for row in said], minlength=asked.value.query.categories + 1)
         assert whole.contributed.tolist() == some.contributed.tolist() == counts[1:].tolist()
         for each in (block, gaps):
-            assert each.remaining.tolist() == [mine._filter.remaining_units for mine in devices]
-            assert each.refused.tolist() == [mine._filter.ever_refused for mine in devices]
+            assert each.remaining.tolist() == [
+                mine.ledger.remaining_units(mine.study.hash) for mine in devices
+            ]
+            assert each.refused.tolist() == [
+                mine.ledger.ever_refused(mine.study.hash) for mine in devices
+            ]
 
 
 # ---- many blocks -------------------------------------------------------------------------------

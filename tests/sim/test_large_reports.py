@@ -9,8 +9,8 @@ from demur_proto.definition import define_study
 from demur_proto.round import Feature
 from demur_proto.study import design_study
 from demur_sim.cohort_session import cohort_session
+from demur_sim.opening_processes import process_session
 from demur_sim.populations import ArrayPopulation
-from demur_sim.process_session import process_session
 from demur_sim.questions import Questions
 from demur_sim.scenario import Refusal
 

@@ -26,8 +26,8 @@ from demur_proto.words import decode_words
 from demur_sim.cohort import Cohort
 from demur_sim.cohort_session import cohort_session
 from demur_sim.observer import distinguish
+from demur_sim.opening_processes import process_session
 from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.process_session import process_session
 from demur_sim.questions import Questions
 from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal
@@ -196,10 +196,12 @@ def test_a_cohort_decides_as_single_devices_do(policy: Policy, admission: Admiss
             noise = answer.words[:, 0] - np.array(words)
             assert np.array_equal(noise, noise_of(study, asked_now, devices))
         number += HORIZON
-    left = [device._filter.remaining_units for device in mine]
+    left = [device.ledger.remaining_units(device.study.hash) for device in mine]
     assert (study.value.budget_units - cohort.spent()).tolist() == left
     assert cohort.covered().tolist() == [device.ever_covered for device in mine]
-    assert cohort.refused().tolist() == [device._filter.ever_refused for device in mine]
+    assert cohort.refused().tolist() == [
+        device.ledger.ever_refused(device.study.hash) for device in mine
+    ]
     assert cohort.refused().sum() > 0
     assert not cohort.held().any()
 

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from demur_client.vectors import conversions, curves, divergences, facts, filters, rounds, witness
+from demur_client.vectors import (
+    conversions,
+    curves,
+    device,
+    divergences,
+    facts,
+    filters,
+    rounds,
+    witness,
+)
 from demur_client.vectors.case import Check
 from demur_client.vectors.verdict import Verdict
 from demur_proto.errors import DataError
@@ -18,6 +27,7 @@ FAMILIES: dict[str, Check] = {
     **rounds.FAMILIES,
     **witness.FAMILIES,
     **facts.FAMILIES,
+    **device.FAMILIES,
 }
 """Every family that this implementation knows, and what checks it."""
 

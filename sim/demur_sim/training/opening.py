@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from demur_proto.errors import ParameterError
 from demur_sim.float_cohort import FloatCohort
 from demur_sim.labelled_people import LabelledPeople
-from demur_sim.process_session import process_session
+from demur_sim.opening_processes import process_session
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal

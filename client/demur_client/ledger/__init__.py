@@ -1,0 +1,1 @@
+"""Where a device keeps what it must never forget: what it has spent, and what it has said."""

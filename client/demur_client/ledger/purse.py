@@ -1,0 +1,238 @@
+"""The filters that an answer has to pass: its study's, and the caps over all studies together."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import final
+
+from demur_client.charges import HIDDEN
+from demur_client.commitment import projected
+from demur_client.filters import Filter, spend_all
+from demur_client.running_state import RunningState, Told
+from demur_proto.checks import check_integer, check_positive
+from demur_proto.errors import ParameterError, StateError
+from demur_proto.grid import GRAIN, UNITS_LIMIT
+from demur_proto.study import Measure, MechanismFamily, Policy, Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What of a study a cap looks at: the most that it may lose, and in which measure."""
+
+    measure: Measure
+    budget: float  #: μ, or ρ in nats; > 0
+    gaussian: bool  #: all of its noise is Gaussian
+    budget_units: int  #: T; 1 to 2^62 - 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.measure, Measure):
+            raise ParameterError("measure", self.measure, "a Measure")
+        check_positive("budget", self.budget)
+        check_integer("budget_units", self.budget_units, 1, UNITS_LIMIT - 1)
+
+    @classmethod
+    def of(cls, study: Study) -> "Declared":
+        """What a study declares."""
+        return cls(
+            measure=study.measure,
+            budget=study.budget,
+            gaussian=study.mechanism_family is MechanismFamily.GAUSSIAN,
+            budget_units=study.budget_units,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifetimeCap:
+    """The most that a person may lose over all studies together.
+
+        zcdp: Σ ρ_s + Σ μ_s²/2 ≤ ρ,   gdp: Σ μ_s² + Σ 2ρ_s ≤ μ²,   over what was spent in study s
+
+    A cap in gdp measures Gaussian noise only; a study with any other cannot be under it.
+
+    Source: Bun & Steinke 2016, arXiv:1605.02065, Lemma 1.7 and Proposition 1.6 (a Gaussian answer
+    that is μ-GDP is μ²/2-zCDP, and the other way round); under full adaptivity as the filters.
+
+    >>> cap = LifetimeCap(measure=Measure.ZCDP, budget=1.5)
+    >>> study = Declared(measure=Measure.ZCDP, budget=1.0, gaussian=True, budget_units=1000)
+    >>> cap.units(study, 300) == GRAIN // 5, cap.room(study, taken=GRAIN // 2)
+    (True, 750)
+    """
+
+    measure: Measure
+    budget: float  #: μ, or ρ in nats; finite, > 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.measure, Measure):
+            raise ParameterError("measure", self.measure, "a Measure")
+        check_positive("budget", self.budget)
+
+    def measures(self, study: Declared) -> bool:
+        """Whether what the study loses can be said in this measure. Public."""
+        return self.measure is Measure.ZCDP or study.gaussian
+
+    def units(self, study: Declared, spent: int) -> int:
+        """What this many units of a study's budget take of the cap, which has GRAIN. Secret.
+
+        Rounded up; more than GRAIN where the cap cannot measure the study, or it does not fit.
+
+        Raises:
+            ParameterError: `spent` is no integer >= 0.
+        """
+        if type(spent) is not int or spent < 0:  # without the value, a secret
+            raise ParameterError("spent", HIDDEN, "an integer >= 0")
+        if spent and not self.measures(study):
+            return GRAIN + 1
+        return math.ceil(GRAIN * spent * self._share(study))
+
+    def room(self, study: Declared, *, taken: int) -> int:
+        """How many units of the study's budget fit beside what others have taken. Secret.
+
+        Rounded down.
+
+        Raises:
+            ParameterError: `taken` is no integer >= 0.
+        """
+        if type(taken) is not int or taken < 0:  # without the value, a secret
+            raise ParameterError("taken", HIDDEN, "an integer >= 0")
+        if taken >= GRAIN or not self.measures(study):
+            return 0
+        return math.floor(Fraction(GRAIN - taken, GRAIN) / self._share(study))
+
+    def _share(self, study: Declared) -> Fraction:
+        """What part of the cap one unit of the study's budget is."""
+        mine, theirs = (
+            (Fraction(budget) ** 2 / 2 if measure is Measure.GDP else Fraction(budget))
+            for measure, budget in ((self.measure, self.budget), (study.measure, study.budget))
+        )  # both as zCDP
+        return theirs / study.budget_units / mine
+
+
+@final
+class Purse:
+    """What one answer may be paid from: all of the filters, or none of them.
+
+    What a running count holds for words to come is taken from all of them when a change is taken up.
+    Words are paid from that, so whatever other studies spend meanwhile, none is ever refused.
+
+    Args:
+        study: the filter of the answer's study.
+        caps: of the study's units, what fits under each lifetime cap.
+        running: where a running count stands; None for other answers.
+    """
+
+    def __init__(
+        self, study: Filter, caps: Sequence[Filter] = (), *, running: RunningState | None = None
+    ) -> None:
+        self._study = study
+        self._caps = tuple(caps)
+        self._before = study.remaining_units
+        self.running = running or RunningState()  #: secret, but for its last round
+        self.wanted = 0  #: what the answer would take of what was left, units; secret
+        self.given: bool | None = None  #: whether it could be paid; None before; secret
+        self.shrunk = False  #: secret
+        self.whole = True  #: False: the owner's value is not in it, whatever was paid; secret
+        self.told: Told | None = None  #: what a position of a running count came to; secret
+
+    @classmethod
+    def of(
+        cls,
+        study: Declared,
+        policy: Policy,
+        *,
+        spent: int,
+        refused: bool,
+        caps: Iterable[tuple[LifetimeCap, int]] = (),
+        running: RunningState | None = None,
+    ) -> "Purse":
+        """The purse for the next answer in a study.
+
+        Args:
+            study: what it declares.
+            policy: of its filter.
+            spent: units of its budget that were spent, or are held for words to come; 0 to T.
+            refused: whether it has ever refused, or shrunk, an answer.
+            caps: each with how many of its GRAIN units the *other* studies have taken. Where a cap
+                is less than was taken before, nothing new fits, and what was held stays held.
+            running: where a running count stands.
+        """
+        total = study.budget_units
+
+        def filter_of(remaining: int, policy: Policy, refused: bool = False) -> Filter:
+            return Filter.resumed(
+                budget_units=total, policy=policy, remaining_units=remaining, refused=refused
+            )
+
+        rooms = [cap.room(study, taken=taken) - spent for cap, taken in caps]
+        return cls(
+            filter_of(total - spent, policy, refused),
+            [filter_of(min(max(room, 0), total - spent), Policy.SKIP) for room in rooms],
+            running=running,
+        )
+
+    def __repr__(self) -> str:
+        return "Purse(secret)"
+
+    def radius(self, *, weight: int, largest: int) -> int:
+        """As `Filter.radius`, within all of the filters. Secret."""
+        filters = (self._study, *self._caps)
+        return min(each.radius(weight=weight, largest=largest) for each in filters)
+
+    def try_spend(self, squared_norm: int, *, weight: int, shrunk: bool = False) -> bool:
+        """As `Filter.try_spend`, from all of the filters or none. At most once.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+            StateError: it has been asked before.
+        """
+        self._check_fresh()
+        charge = self._study.charge_of(squared_norm, weight=weight)
+        steps = [(each, charge) for each in (self._study, *self._caps)]
+        self.given = spend_all(*steps, shrunk=shrunk)
+        self.wanted, self.shrunk = charge, shrunk
+        return self.given
+
+    def commit(
+        self, change: int, *, planned: int, cross: int, alone: int, weight: int
+    ) -> tuple[bool, int]:
+        """As `Filter.commit`, in all of the filters or none. At most once.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+            StateError: it has been asked before.
+        """
+        self._check_fresh()
+        taken, held = self._study.commit(
+            change, planned=planned, cross=cross, alone=alone, weight=weight, beside=self._caps
+        )
+        energy = projected(change, planned=planned, cross=cross, alone=alone)
+        charge = self._study.charge_of(energy, weight=weight)
+        self.given, self.wanted = taken, max(0, charge - weight * planned)
+        return taken, held
+
+    def _check_fresh(self) -> None:
+        if self.given is not None:
+            raise StateError("an answer is paid for once")
+
+    @property
+    def charge(self) -> int:
+        """What the answer has cost, units of the study's budget. Secret.
+
+        Of a running count that is its word, and those that were held for positions never asked.
+        """
+        return self._before - self._study.remaining_units - self.newly_held
+
+    @property
+    def newly_held(self) -> int:
+        """What is held for words to come beyond what was before, units; below 0: given back. Secret."""
+        return 0 if self.told is None else self.told.state.held - self.running.held
+
+    @property
+    def covered(self) -> bool:
+        """Whether less is in the answer than its owner's value. Secret. See `Device.ever_covered`."""
+        return self.shrunk or not (self.given and self.whole)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the study's filter has now ever refused or shrunk an answer. Secret."""
+        return self._study.ever_refused

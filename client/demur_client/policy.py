@@ -1,0 +1,262 @@
+"""What a device's owner agrees to: looked at before any data, and by public facts only.
+
+A study or round outside the policy is refused visibly. The reason depends on the policy and on what
+is public about studies, never on data or on what is left of a budget: every device with this policy,
+which agreed to the same studies, refuses for the same reason.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from fractions import Fraction
+
+from demur_client.ledger.purse import LifetimeCap
+from demur_proto import conversions
+from demur_proto.checks import check_integer, check_positive
+from demur_proto.definition import Defined
+from demur_proto.errors import ParameterError, PolicyError
+from demur_proto.outward import ceil_float, text_up
+from demur_proto.round import (
+    ErrorCount,
+    GaussianQuery,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    Prefix,
+    Randomiser,
+    Round,
+)
+from demur_proto.study import Measure, Study, View
+
+GAUSSIAN = "gaussian"
+MECHANISMS = (GAUSSIAN, *Randomiser)
+QUESTIONS = {
+    "linear": Linear,
+    "histogram": Histogram,
+    "gradient": Gradient,
+    "error_count": ErrorCount,
+    "prefix": Prefix,
+    "halt_count": HaltCount,
+}
+VIEWS = tuple(View)
+DAY = timedelta(days=1)
+LARGEST_EPSILON = 1e15  #: for which budgets can be compared
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """A part of the day, by the device's own clock, in which it visits nobody."""
+
+    start: time
+    end: time  #: the first minute that is not quiet; before `start` where it runs past midnight
+
+    @classmethod
+    def read(cls, text: str) -> "QuietHours":
+        """From `HH:MM-HH:MM`.
+
+        Raises:
+            ParameterError: it is something else, or lasts for no time at all.
+
+        >>> QuietHours.read("22:00-07:30").end.minute
+        30
+        """
+        try:
+            start, end = (datetime.strptime(part, "%H:%M").time() for part in text.split("-"))
+        except (ValueError, AttributeError):
+            start = end = time()
+        if start == end:
+            raise ParameterError("quiet_hours", text, "texts such as 22:00-07:00")
+        return cls(start, end)
+
+    def left(self, now: datetime) -> timedelta:
+        """How much longer it is quiet; nothing where it is not.
+
+        >>> QuietHours.read("22:00-07:00").left(datetime(2024, 1, 1, 6, 30)).seconds
+        1800
+        """
+        clock = now.time()
+        inside = (
+            self.start <= clock < self.end
+            if self.start < self.end
+            else clock >= self.start or clock < self.end
+        )
+        if not inside:
+            return timedelta()
+        end = datetime.combine(now.date(), self.end, tzinfo=now.tzinfo)
+        return (end if end > now else end + DAY) - now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerPolicy:
+    """What its owner lets a device take part in.
+
+    Raises:
+        ParameterError: a field is outside its range.
+    """
+
+    opt_out: bool = False  #: take part in nothing
+    views: tuple[View, ...] = (View.LOCAL,)  #: whoever trusts the collector adds aggregate
+    mechanisms: tuple[str, ...] = MECHANISMS  #: gaussian, and the randomisers of histograms
+    questions: tuple[str, ...] = tuple(QUESTIONS)  #: kinds of round that are answered
+    largest_epsilon: float = 4.0  #: of one study, nats, zero-out
+    largest_delta: float = 1e-5  #: of one study, and of all together
+    lifetime_epsilon: float = 8.0  #: of all studies ever agreed to, nats, at `largest_delta`
+    smallest_sigma: float = 0.0  #: noise of a Gaussian round in its view, as a multiple of its clip
+    largest_round_epsilon: float = 8.0  #: of the mechanism of one histogram, nats
+    smallest_cohort: int = 1  #: a study must promise to release no fewer reports
+    studies: tuple[bytes, ...] = ()  #: hashes of the only studies; none named for any
+    certificates: tuple[bytes, ...] = ()  #: SHA-256 of those that may vouch for the collector
+    quiet_hours: tuple[QuietHours, ...] = ()
+    shortest_slot_ms: int = 1000  #: a shorter slot is refused; a round without one gets this one
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("views", VIEWS),
+            ("mechanisms", MECHANISMS),
+            ("questions", tuple(QUESTIONS)),
+        ):
+            for each in getattr(self, name):
+                if each not in known:
+                    raise ParameterError(name, each, f"some of {', '.join(known)}")
+        object.__setattr__(self, "views", tuple(map(View, self.views)))
+        for name in ("largest_epsilon", "lifetime_epsilon", "largest_round_epsilon"):
+            check_positive(name, getattr(self, name))
+        if self.lifetime_epsilon > LARGEST_EPSILON:
+            raise ParameterError(
+                "lifetime_epsilon", self.lifetime_epsilon, f"at most {LARGEST_EPSILON:g}"
+            )
+        if not isinstance(self.largest_delta, float) or not 1e-300 <= self.largest_delta < 1:
+            raise ParameterError("largest_delta", self.largest_delta, "at least 1e-300, below 1")
+        if self.smallest_sigma != 0 or isinstance(self.smallest_sigma, bool):
+            check_positive("smallest_sigma", self.smallest_sigma)
+        check_integer("smallest_cohort", self.smallest_cohort, 1, (1 << 31) - 1)
+        check_integer("shortest_slot_ms", self.shortest_slot_ms, 0, 86_400_000)
+        for name in ("studies", "certificates"):
+            for each in getattr(self, name):
+                if not isinstance(each, bytes) or len(each) != 32:
+                    raise ParameterError(name, each, "SHA-256 hashes")
+
+    def check_study(self, study: Defined[Study], *, agreed: Sequence[Study] = ()) -> None:
+        """Refuse a study that the owner does not take part in.
+
+        Args:
+            study: what a collector proposes.
+            agreed: all studies that the device ever agreed to, but for this one.
+
+        Raises:
+            PolicyError: it is refused, and why.
+        """
+        value = study.value
+        if self.opt_out:
+            raise self._refusal(value, "the owner opted out", "opt_out")
+        if self.studies and study.hash not in self.studies:
+            raise self._refusal(value, "its hash is not among those allowed", "studies")
+        if value.view not in self.views:
+            raise self._refusal(value, f"its view is {value.view}", "views")
+        family = value.mechanism_family
+        possible = (*([GAUSSIAN] if family.has_linear else []),) + (
+            tuple(Randomiser) if family.has_histograms else ()
+        )
+        if not set(possible) & set(self.mechanisms):
+            raise self._refusal(value, f"its mechanisms are {family}", "mechanisms")
+        for name in ("epsilon", "delta"):
+            stated, largest = getattr(value, name), getattr(self, f"largest_{name}")
+            if stated > largest:
+                reason = f"its {name} {stated:g} is above {largest:g}"
+                raise self._refusal(value, reason, f"largest_{name}")
+        if value.minimum_cohort < self.smallest_cohort:
+            reason = f"its minimum cohort {value.minimum_cohort} is below {self.smallest_cohort}"
+            raise self._refusal(value, reason, "smallest_cohort")
+        together = epsilon_together([*agreed, value], delta=self.largest_delta)
+        if together > self.lifetime_epsilon:
+            reason = (
+                f"with the {len(agreed)} studies agreed to before, epsilon would be "
+                f"{text_up(together)} at delta {self.largest_delta:g}, above {self.lifetime_epsilon:g}"
+            )
+            raise self._refusal(value, reason, "lifetime_epsilon")
+
+    def check_round(self, asked: Defined[Round]) -> None:
+        """Refuse a round that the owner does not answer.
+
+        Raises:
+            PolicyError: it is refused, and why.
+        """
+        query, slot_ms = asked.value.query, asked.value.answer_after_ms
+        where = f"round {asked.value.number}"
+        if not isinstance(query, tuple(QUESTIONS[each] for each in self.questions)):
+            kind = next(name for name, each in QUESTIONS.items() if isinstance(query, each))
+            raise PolicyError(f"{where} is refused: it is of the kind {kind} (questions)")
+        if isinstance(query, GaussianQuery):
+            mechanism, noise = GAUSSIAN, Fraction(query.sigma) / Fraction(query.clip)
+            if noise < Fraction(self.smallest_sigma):
+                reason = (
+                    f"its noise is {float(noise):g} times its clip, below {self.smallest_sigma:g}"
+                )
+                raise PolicyError(f"{where} is refused: {reason} (smallest_sigma)")
+        else:
+            mechanism = str(query.mechanism)
+            if query.epsilon > self.largest_round_epsilon:
+                reason = f"its epsilon {query.epsilon:g} is above {self.largest_round_epsilon:g}"
+                raise PolicyError(f"{where} is refused: {reason} (largest_round_epsilon)")
+        if mechanism not in self.mechanisms:
+            raise PolicyError(f"{where} is refused: its mechanism is {mechanism} (mechanisms)")
+        if 0 < slot_ms < self.shortest_slot_ms:
+            reason = f"its slot of {slot_ms} ms is below {self.shortest_slot_ms} ms"
+            raise PolicyError(f"{where} is refused: {reason} (shortest_slot_ms)")
+
+    def slot_ms(self, asked: Round) -> int:
+        """How long after a round was received its report leaves; the same whatever it holds."""
+        return asked.answer_after_ms or self.shortest_slot_ms
+
+    @property
+    def lifetime_cap(self) -> LifetimeCap:
+        """`lifetime_epsilon` as what a ledger holds all studies to, forgotten ones included."""
+        rho = conversions.zcdp_rho(self.lifetime_epsilon, delta=self.largest_delta)
+        return LifetimeCap(measure=Measure.ZCDP, budget=rho)
+
+    def quiet_for(self, now: datetime) -> timedelta:
+        """How much longer nobody may be visited; nothing where it is time to visit.
+
+        >>> hours = (QuietHours.read("22:00-00:00"), QuietHours.read("00:00-06:00"))
+        >>> OwnerPolicy(quiet_hours=hours).quiet_for(datetime(2024, 1, 1, 23)).seconds // 3600
+        7
+        """
+        at = now
+        for _ in range(len(self.quiet_hours) + 1):  # one may begin where another ends
+            left = max((hours.left(at) for hours in self.quiet_hours), default=timedelta())
+            if not left:
+                break
+            at += left
+        return at - now
+
+    def _refusal(self, study: Study, reason: str, key: str) -> PolicyError:
+        return PolicyError(
+            f"study {study.name!r} is refused by this device's policy: {reason} ({key})"
+        )
+
+
+def epsilon_together(studies: Sequence[Study], *, delta: float) -> float:
+    """ε, zero-out, of all that a device declared in these studies together; nats, rounded up.
+
+    Budgets add as ρ, where a study in GDP has ρ = ½μ². What the exact sampler may add to δ
+    (`Study.sampler_delta`) comes on top.
+
+    Args:
+        studies: any number; none promise 0.
+        delta: δ of all together, in [1e-300, 1).
+
+    Source: Bun & Steinke 2016, arXiv:1605.02065, Lemma 1.7 and Proposition 1.6.
+
+    >>> epsilon_together([], delta=1e-6)
+    0.0
+    """
+    if not studies:
+        return 0.0
+    total = sum(map(_rho, studies), Fraction())
+    return conversions.zcdp_epsilon(ceil_float(total), delta=delta)
+
+
+def _rho(study: Study) -> Fraction:
+    budget = Fraction(study.budget)
+    return budget**2 / 2 if study.measure is Measure.GDP else budget

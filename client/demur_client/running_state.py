@@ -1,0 +1,159 @@
+"""What one person has told so far in the segment of a running count, and what follows from it."""
+
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+import numpy as np
+
+from demur_proto.arrays import Integers, Values
+from demur_proto.continual.factors import Factors, factors_of
+from demur_proto.continual.following import check_follows
+from demur_proto.continual.states import changes_wanted
+from demur_proto.errors import ParameterError
+from demur_proto.round import CountingQuery, Round
+from demur_proto.segments import Admission
+
+
+class Payer(Protocol):
+    """What words are paid from: a `Filter`, or a `Purse` of several."""
+
+    def commit(
+        self, change: int, *, planned: int, cross: int, alone: int, weight: int
+    ) -> tuple[bool, int]:
+        """As `Filter.commit`."""
+
+    def try_spend(self, squared_norm: int, *, weight: int) -> bool:
+        """As `Filter.try_spend`."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class RunningState:
+    """One person's changes in one segment, after the last round of it that was answered.
+
+    All of it is secret, but for that round. Its length is not: whatever was taken up, a position takes
+    the same steps over arrays as long as the horizon. Once the segment is over, only its last round is
+    left, which is all that later ones must follow.
+    """
+
+    last: Round | None = None  #: the last that was answered; None before
+    changes: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[H], by position, what was taken up; [0] where nothing is known or wanted."""
+    planned: int = 0  #: energy of the words that are still to come, grid steps²
+
+    @property
+    def held(self) -> int:
+        """What is held for the words to come, units of the study's budget."""
+        return 0 if self.last is None else self.last.weight * self.planned
+
+    def check(self, asked: Round) -> None:
+        """Refuse a round that does not go on with this segment, for public reasons only.
+
+        Raises:
+            ParameterError: it does not.
+        """
+        _counting(asked)
+        if self.last is not None:
+            check_follows(asked, self.last)
+
+    def answer(self, asked: Round, value: Values, payer: Payer) -> "Told":
+        """The word of a round, charged; and the state after it.
+
+        Under admission `commit` a change is taken up if all that will be sent of it can be paid for,
+        and no word is ever refused. Under `halt` every change is taken up, and the word is 0, which is
+        cover, where it does not fit. Positions that this device was not asked at are gone: what was
+        held for their words stays spent.
+
+        Args:
+            asked: checked before.
+            value: [1, 1]; the state now, or NaN.
+            payer: the filters of the round's study.
+
+        Raises:
+            ParameterError: the round asks for no running count.
+        """
+        query = _counting(asked)
+        position = query.segment.position
+        factors = _factors(query)
+        changes = np.zeros(query.segment.horizon, dtype=np.int64)
+        changes[: len(self.changes)] = self.changes
+        before = changes[:position]
+        wanted, sound = changes_wanted(value, told=np.array([before.sum()]), bound=query.bound)
+        change = int(wanted[0])
+        if query.admission is Admission.HALT:
+            before[-1] = change
+            word = int(factors.row(position) @ before)
+            given = payer.try_spend(word**2, weight=asked.weight)
+            after = self.after(asked, change=change, planned=0)
+            return Told(
+                word=word * given, whole=given and bool(sound[0]), change=change, state=after
+            )
+        shared = factors.shared(position)
+        taken, planned = payer.commit(
+            change,
+            planned=self.planned - self._missed(factors, changes, position),
+            cross=int(shared @ before),
+            alone=int(shared[-1]),
+            weight=asked.weight,
+        )
+        change *= taken
+        before[-1] = change
+        word = int(factors.row(position) @ before)
+        after = self.after(asked, change=change, planned=planned - word**2)
+        return Told(word=word, whole=taken and bool(sound[0]), change=change, state=after)
+
+    def after(self, asked: Round, *, change: int, planned: int) -> "RunningState":
+        """The state after a round, in which this change was taken up.
+
+        Args:
+            asked: the round.
+            change: units of the state; 0 for none.
+            planned: as in a state.
+
+        Raises:
+            ParameterError: the round asks for no running count.
+        """
+        segment = _counting(asked).segment
+        if segment.position == segment.horizon:
+            return RunningState(last=asked)
+        changes = np.zeros(segment.horizon, dtype=np.int64)
+        changes[: len(self.changes)] = self.changes
+        changes[segment.position - 1] = change
+        return RunningState(last=asked, changes=changes, planned=planned)
+
+    def _missed(self, factors: Factors, changes: Integers, position: int) -> int:
+        """The energy of words that were to come at positions that were never asked."""
+        if self.last is None:
+            return 0
+        last = _counting(self.last).segment.position
+        return sum(
+            int(factors.row(missed) @ changes[:missed]) ** 2 for missed in range(last + 1, position)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class Told:
+    """What a position came to. Secret."""
+
+    word: int  #: z, grid steps
+    whole: bool  #: whether the state was told as it is
+    change: int  #: what was taken up, units of the state
+    state: RunningState  #: after it
+
+
+def first_round_of(asked: Round) -> int | None:
+    """The number of the round that began the segment of this one; None where it is in no segment."""
+    return asked.query.segment.first_round if isinstance(asked.query, CountingQuery) else None
+
+
+def _counting(asked: Round) -> CountingQuery:
+    if not isinstance(asked.query, CountingQuery):
+        raise ParameterError("query", type(asked.query).__name__, "a Prefix or a HaltCount")
+    return asked.query
+
+
+def _factors(query: CountingQuery) -> Factors:
+    return factors_of(
+        query.segment.factorisation, horizon=query.segment.horizon, exponent=query.grid_exponent
+    )

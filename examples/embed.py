@@ -1,0 +1,34 @@
+"""A device inside an app: a dozen lines, and it keeps its budget through restarts.
+
+demur admin tokens --count 1 --out token; python examples/embed.py HOST:PORT token
+"""
+
+import sys
+from pathlib import Path
+
+import anyio
+
+from demur_client.belonging import agent_of, enrol_device
+from demur_client.ledger.file import LedgerFile
+from demur_client.policy import OwnerPolicy
+from demur_client.sources import FunctionSource
+from demur_proto.credentials import read_token
+
+
+async def app(target: str, token: bytes) -> None:
+    """What the app does anyway, with a device beside it."""
+    days = {3, 5}  # what the app knows of its owner
+    source = FunctionSource({"active": lambda asked: asked["period"] in days})
+    policy = OwnerPolicy(largest_epsilon=1.0)  # what its owner agrees to
+    with LedgerFile(Path("ledger.sqlite"), caps=[policy.lifetime_cap]) as ledger:
+        if ledger.identity is None or ledger.identity.credential is None:
+            await enrol_device(ledger, policy, target=target, token=token)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent_of(ledger, source, policy=policy).run)
+            print("the app is running; Enter ends it")
+            await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            tasks.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    anyio.run(app, sys.argv[1], read_token(Path(sys.argv[2]).read_text()))

@@ -1,0 +1,198 @@
+"""Tries out a device: every script that a wanted rule needs, each with a device of its own."""
+
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from demur_proto.definition import Defined
+from demur_proto.study import Policy, Study
+from demur_sim.conformance import budget_scripts, other_scripts
+from demur_sim.conformance.bench import Bench, Enough, Unanswered
+from demur_sim.conformance.device_process import Data, Operator, Process, Runner, prepare
+from demur_sim.conformance.questions import BUDGET_MU, COORDINATES, feature_of, revealing_study
+from demur_sim.conformance.stand import Stand, standing
+from demur_sim.conformance.verdicts import Verdicts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a device is tried out."""
+
+    command: tuple[str, ...] = ()  #: starts it; empty where a person does
+    host: str = "127.0.0.1"  #: where the scripted collector listens
+    port: int = 0  #: 0 for any that is free
+    patience_s: float = 20.0  #: how long to wait for a report
+    jobs: int = 2  #: how many devices at once
+
+
+Script = Callable[["_Room", Verdicts], Awaitable[None]]
+
+
+async def try_device(trial: Trial, verdicts: Verdicts) -> None:
+    """Run the scripts; what they see goes into the verdicts.
+
+    Raises:
+        ParameterError: the command cannot be run.
+        StateError: the port cannot be had.
+    """
+    wanted = [script for rules, script in SCRIPTS if verdicts.wants(*rules)]
+    if not wanted and verdicts.wants(*EVERYWHERE):
+        wanted = [SCRIPTS[0][1]]
+    one_by_one = trial.port or not trial.command
+    turn = anyio.CapacityLimiter(1 if one_by_one else trial.jobs)
+    with tempfile.TemporaryDirectory(prefix="demur-conformance-") as folder:
+        room = _Room(trial, Path(folder))
+
+        async def run(script: Script) -> None:
+            async with turn:
+                await script(room, verdicts)
+
+        async with anyio.create_task_group() as tasks:
+            for script in wanted:
+                tasks.start_soon(run, script)
+
+
+class _Room:
+    """Where devices are tried out."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self._trial = trial
+        self._folder = folder
+        self._devices = 0
+
+    @asynccontextmanager
+    async def bench(
+        self,
+        verdicts: Verdicts,
+        study: Defined[Study],
+        data: Data | None,
+        *,
+        largest_budget: float = BUDGET_MU,
+        given: bytes = b"",
+    ) -> AsyncIterator[Bench]:
+        """A new device and its collector; what a script finds unanswered becomes a verdict."""
+        self._devices += 1
+        folder = self._folder / str(self._devices)
+        stand = Stand(study=study, given=given)
+        async with standing(stand, self._trial.host, self._trial.port) as port:
+            told = prepare(
+                folder,
+                target=f"{self._trial.host}:{port}",
+                token=secrets.token_bytes(32),
+                study_hash=study.hash,
+                data=data,
+                largest_budget=largest_budget,
+            )
+            runner: Runner = (
+                Process(self._trial.command, told, folder / "log")
+                if self._trial.command
+                else Operator(told)
+            )
+            bench = Bench(verdicts, stand, runner, patience_s=self._trial.patience_s)
+            try:
+                yield bench
+            except Enough:
+                pass
+            except Unanswered as missing:
+                verdicts.check(missing.rule, False, f"{missing}{_said(folder / 'log')}")
+            finally:
+                with anyio.CancelScope(shield=True):
+                    bench.lose()
+                    await runner.kill()
+        for rule in ("credential", "fields"):
+            fault = stand.faults.get(rule)
+            if stand.calls:
+                verdicts.check(rule, fault is None, fault or "so it is in all calls")
+
+
+def _said(log: Path) -> str:
+    """The last line of what the device printed."""
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f"; its last words: {last.strip()[:200]}" if last else ""
+
+
+async def _skip(room: _Room, verdicts: Verdicts) -> None:
+    plan = budget_scripts.skip_plan()
+    async with room.bench(verdicts, plan.study, plan.data) as bench:
+        await budget_scripts.run_skip(bench, plan)
+
+
+async def _retire(room: _Room, verdicts: Verdicts) -> None:
+    plan = budget_scripts.retire_plan()
+    first = plan.due[0].asked.value
+    data = {**plan.data, "not a number": (float("nan"),) * COORDINATES, feature_of(8): first}
+    async with room.bench(verdicts, plan.study, data) as bench:
+        await budget_scripts.run_retire(bench, plan)
+
+
+async def _clip(room: _Room, verdicts: Verdicts) -> None:
+    plan = budget_scripts.clip_plan()
+    async with room.bench(verdicts, plan.study, plan.data) as bench:
+        await budget_scripts.run_clip(bench, plan)
+
+
+async def _noise(room: _Room, verdicts: Verdicts) -> None:
+    study = other_scripts.noise_study()
+    async with room.bench(verdicts, study, other_scripts.noise_data()) as bench:
+        await other_scripts.run_noise(bench, study)
+
+
+async def _refusals(room: _Room, verdicts: Verdicts) -> None:
+    study = other_scripts.refusal_study()
+    async with room.bench(verdicts, study, other_scripts.refusal_data()) as bench:
+        await other_scripts.run_refusals(bench, study)
+
+
+async def _policy(room: _Room, verdicts: Verdicts) -> None:
+    """A budget that the owner does not accept, with data and without: nothing may differ."""
+    study, rule = other_scripts.refusal_study(), "owners-policy"
+    seen = []
+    for data in (other_scripts.refusal_data(), None):
+        async with room.bench(verdicts, study, data, largest_budget=1.0) as bench:
+            why = f"budget {BUDGET_MU:g}, the owner accepts 1"
+            status = await other_scripts.stays_away(bench, rule=rule, why=why)
+            seen.append((status, sorted(set(bench.stand.calls))))
+    verdicts.check(rule, seen[0] == seen[1], f"without data it does the same: {seen[0] == seen[1]}")
+
+
+async def _pinned(room: _Room, verdicts: Verdicts) -> None:
+    study, other = other_scripts.refusal_study(), revealing_study(Policy.RETIRE)
+    data = other_scripts.refusal_data()
+    async with room.bench(verdicts, study, data, given=other.definition) as bench:
+        await other_scripts.stays_away(bench, rule="study-pinned", why="another study came")
+
+
+EVERYWHERE = ("credential", "fields", "report-form", "resume")
+"""Rules that every script looks at."""
+
+SCRIPTS: tuple[tuple[tuple[str, ...], Script], ...] = (
+    (
+        (
+            "enrol-once",
+            "retry-same",
+            "crash-same",
+            "crash-points",
+            "repeated-round",
+            "unknown-message",
+            "oversized",
+            "budget-skip",
+            "exhausted",
+            "fresh-noise",
+            "terminates",
+        ),
+        _skip,
+    ),
+    (("budget-retire", "exhausted", "failing", "slots", "settled"), _retire),
+    (("one-number", "wrong-rounds", "features"), _refusals),
+    (("clipping", "fresh-noise", "noise-law", "chunks"), _noise),
+    (("budget-clip",), _clip),
+    (("owners-policy",), _policy),
+    (("study-pinned",), _pinned),
+)
+"""Which rules each script looks at, longest script first."""

@@ -1,0 +1,71 @@
+"""What a device and a collector have to do, rule by rule, as far as the other end can see it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One thing that must hold; docs/device-contract.md says why."""
+
+    id: str  #: what to call it
+    text: str  #: in a sentence
+
+
+def _rules(**texts: str) -> tuple[Rule, ...]:
+    return tuple(Rule(id=name.replace("_", "-"), text=text) for name, text in texts.items())
+
+
+DEVICE_RULES = _rules(
+    enrol_once="keeps its nonce before it enrols, so that a lost answer or a crash costs nothing",
+    credential="shows its credential at every call but Enrol, and sends nothing else beside it",
+    fields="speaks protocol version 1, and sends no field that the schema does not have",
+    study_pinned="does not visit when it is given another study than the one it was told of",
+    owners_policy="refuses a study beyond its owner's policy before it looks at any data",
+    report_form="sends one report of the size that the round gives, with one id for each round",
+    retry_same="sends the same bytes again when a receipt is lost, and after TRY_LATER",
+    crash_same="sends the same bytes again after kill -9",
+    crash_points="never has two reports to one round, whenever it is killed",
+    repeated_round="answers a round that comes twice with the same bytes, or not at all",
+    resume="asks again for the round of an unsettled report, or sends that by itself",
+    settled="does not send a report again that was refused for good",
+    one_number="refuses a second round under a number that it has answered",
+    wrong_rounds="refuses a round whose definition is wrong, and sends nothing for it",
+    features="puts the features of a question side by side in their order, be it one number or many",
+    unknown_message="passes over a message of a kind that it does not know",
+    oversized="comes back after a message far beyond any frame, with the bytes that it owes",
+    budget_skip="answers and covers as policy skip says, to the last unit, across crashes",
+    budget_retire="answers and covers as policy retire says, and is given nothing back",
+    budget_clip="shrinks the answer that no longer fits as policy clip says, once",
+    exhausted="goes on answering when its budget is gone: same size, same slot",
+    failing="covers where its data have no such feature, or not such a value",
+    clipping="clips a value that is too long, and keeps its direction",
+    fresh_noise="never uses noise twice",
+    noise_law="adds noise of the mean and the spread that the round implies",
+    slots="sends when the slot has come: never before, and no later for what it decided",
+    chunks="sends a report that is too large for one message in chunks of 1 MiB",
+    terminates="ends within seconds when it is told to",
+)
+
+COLLECTOR_RULES = _rules(
+    enrol="trades a token for an id of 16 bytes and a secret of 32",
+    enrol_again="answers the same token with the same nonce the same again",
+    enrol_refused="refuses a used token with another nonce, and an unknown one, in the same words",
+    enrol_nonce="refuses a nonce of the wrong length",
+    unauthenticated="refuses missing, wrong, doubled and foreign credentials in the same words",
+    version="refuses another protocol version, and names the range that it speaks",
+    study="gives the bytes of a study whose hash was asked for, and knows no other",
+    hello_first="wants one hello, first and only first",
+    welcome="welcomes first, then pushes the open rounds above after_round and no others",
+    accepted="counts a sound report",
+    duplicate="knows the same bytes again, in this visit and in the next",
+    conflict="refuses other bytes under the same id, and a second id of the same device",
+    invalid="refuses words that the mechanism cannot make, and goes on",
+    wrong_length="ends the call at words or ids of the wrong length",
+    unknown_round="ends the call at a report to a round that it does not know",
+    unparsable="ends the call at bytes that are no message",
+    oversized="ends the call at a message far beyond any frame",
+    chunks="refuses chunks of a report that fits one message",
+    frames_only="lets no device hand in frames",
+    frame="gives each report of a frame its own disposition, and repeats the frame's number",
+    closed="says ROUND_CLOSED once a round is closed, also of what was counted",
+)

@@ -1,0 +1,315 @@
+"""`demur device`: a folder, from its making to its end, against a collector in a process of its own."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from demur_client.belonging import pinned
+from demur_client.device_folder import DeviceFolder
+from demur_client.ledger.file import LedgerFile
+from demur_proto.credentials import write_token
+from demur_proto.definition import define_study
+from demur_proto.errors import AccessError
+from demur_proto.round import Feature
+from demur_proto.study import View, design_study
+from demur_server.admin import make_tokens
+from demur_server.certs import Authority
+from demur_server.notebook import open_notebook
+from demur_server.store.side_door import sqlite_door
+from demur_sim.cli import main
+from serve_kit import Server, serving
+
+DEADLINE_S = 30.0
+STUDY = design_study(
+    name="visits", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=1, view=View.LOCAL
+)
+POLICY = """
+shortest_slot_ms = 500
+[source]
+database = "../data.sqlite"
+[features]
+active = "SELECT count(*) > 0 FROM visits WHERE day = :period"
+broken = "SELECT absent FROM visits"
+"""
+
+
+Demur = Callable[..., "Said"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command said, and its exit status."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def demur(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Demur:
+    """A verb of `demur device`, in an otherwise empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str, fails: bool = False) -> Said:
+        try:
+            code = main(["device", *words])
+        except SystemExit as error:  # of argparse
+            code = int(error.code or 0)
+        said = Said(code, *capsys.readouterr())
+        assert fails or (said.code, said.err) == (0, "")
+        return said
+
+    return run
+
+
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """`demur device run`; killed at the end if need be."""
+    command = [sys.executable, "-m", "demur_sim.cli", "device", "run", *words]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def token_of(server: Server) -> str:
+    with sqlite_door(server.folder / "store.sqlite") as door:
+        [token] = make_tokens(door, count=1)
+    return token
+
+
+@pytest.fixture
+def home(tmp_path: Path, demur: Demur) -> Path:
+    """A device's folder with data beside it."""
+    with closing(sqlite3.connect(tmp_path / "data.sqlite")) as connection:
+        connection.executescript("CREATE TABLE visits (day); INSERT INTO visits VALUES (3);")
+    demur("init")
+    (tmp_path / "demur-device" / "policy.toml").write_text(POLICY)
+    return tmp_path
+
+
+def test_a_device_is_made_enrolled_run_explained_and_forgotten(home: Path, demur: Demur) -> None:
+    study = define_study(STUDY)
+    with serving(home / "server", longest_s=DEADLINE_S) as server:
+        (home / "token").write_text(token_of(server))
+        enrolled = json.loads(
+            demur("enrol", "--target", server.devices, "--token", "token", "--json").out
+        )
+        again = demur("enrol", "--target", server.devices, "--token", "token", fails=True)
+        with running(home, "--verbose", "--json") as process:
+            with open_notebook(server.analysts, STUDY, credential=server.analyst) as notebook:
+                releases = [
+                    notebook.ask(Feature(name=name, parameters={"period": 3.0}), on_grid=True)
+                    for name in ("active", "broken", "other")
+                ]
+            status = json.loads(demur("status", "--json").out)  # while it runs
+            second = demur("run", fails=True)
+            wait_until_sent(home)
+            process.send_signal(signal.SIGTERM)
+            out, log = process.communicate(timeout=DEADLINE_S)
+        explained = json.loads(demur("explain", "--json").out)
+        text = demur("explain", "--study", study.hash.hex()[:8]).out
+
+    assert [release.reports for release in releases] == [1, 1, 1]
+    assert (again.code, again.err.count("\n")) == (1, 1)
+    assert "is enrolled at" in again.err
+    assert (second.code, second.err.count("\n")) == (1, 1)
+    assert "in use" in second.err
+    assert (process.returncode, out) == (0, "")
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["message"] for line in (lines[0], lines[-1])] == ["started", "stopped"]
+    assert not any(word in log for word in ("active", "cover", "absent", "budget"))
+    assert status["device"] == enrolled["device"]
+    [known] = status["studies"]
+    assert (known["hash"], known["view"]) == (study.hash.hex(), "local")
+    assert not {"left", "answers", "cost"} & set(known)
+    [told] = explained
+    answers = [(row["answer"].split(":")[0], row["state"]) for row in told["answers"]]
+    assert answers == [("answered", "acked"), ("cover", "acked"), ("cover", "acked")]
+    assert told["answers"][0]["asked"].startswith("active(period=3), clipped to 1")
+    assert told["answers"][0]["cost"] == pytest.approx(1 / 3, rel=1e-3)
+    assert [row["cost"] for row in told["answers"][1:]] == [0, 0]
+    assert "no such column: absent" in text
+    assert "the policy names no feature 'other'" in text
+    assert "left: 66.6 % of the budget" in text
+
+    demur("forget", "--all")
+    forgotten = json.loads(demur("status", "--json").out)
+    assert (forgotten["studies"], forgotten["device"], forgotten["target"]) == ([], None, None)
+    for path in (home / "demur-device").iterdir():
+        content = path.read_bytes()
+        assert study.definition not in content
+        assert bytes.fromhex(enrolled["device"]) not in content
+
+
+def wait_until_sent(home: Path) -> None:
+    end = time.monotonic() + DEADLINE_S
+    ledger = DeviceFolder(home / "demur-device")
+    while time.monotonic() < end:
+        copy = ledger.look()
+        [study] = copy.studies()
+        if all(row.settled for row in copy.history(study.hash)):
+            return
+        time.sleep(0.05)
+    pytest.fail("a receipt never came")
+
+
+def test_try_shows_the_owner_a_value_or_why_there_is_none(home: Path, demur: Demur) -> None:
+    value = json.loads(demur("try", "active", "period=3", "--json").out)
+    broken = demur("try", "broken", fails=True)
+
+    assert value == {"feature": "active", "value": [1.0]}
+    assert demur("try", "active", "period=4").out == "active(period=4) = 0\n"
+    assert (broken.code, broken.out) == (1, "")
+    assert broken.err == (
+        "demur: error: broken is answered with cover: OperationalError: no such column: absent\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status", "--folder", "none"], 1, "demur device init"),
+        (["run"], 1, "demur device enrol"),
+        (["init"], 1, "holds a device already"),
+        (["explain", "--study", "ab"], 1, "0 studies begin with 'ab'"),
+        (["forget"], 2, "--study"),
+        (["forget", "--study", "ab"], 1, "0 studies begin with 'ab'"),
+        (["try", "active", "period"], 2, "NAME=NUMBER"),
+        (["try", "active", "period=nan"], 2, "finite"),
+        (["enrol", "--target", "127.0.0.1:9", "--token", "none"], 2, "--token"),
+        (["enrol", "--target", "127.0.0.1:9", "--token", "data.sqlite"], 2, "token"),
+        (["enrol", "--target", "a.example:9", "--token", "token"], 2, "--target"),
+        (["enrol", "--target", "127.0.0.1:9", "--token", "token"], 1, "lost the collector"),
+        (["enrol", "--target", "127.0.0.1:9", "--token", "token", "--ca", "none"], 1, "none"),
+        (["walk"], 2, "walk"),
+    ],
+)
+def test_every_mistake_is_one_line_and_its_exit_status(
+    words: list[str], code: int, said: str, home: Path, demur: Demur
+) -> None:
+    (home / "token").write_text(write_token(bytes(32)))
+
+    done = demur(*words, fails=True)
+
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("demur: error: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+def test_a_policy_with_a_mistake_keeps_the_device_from_running(home: Path, demur: Demur) -> None:
+    path = home / "demur-device" / "policy.toml"
+    path.write_text(POLICY + 'bad = "DELETE FROM visits"\n')
+
+    said = demur("run", fails=True)
+
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "features.bad" in said.err
+
+
+def test_a_nonce_is_kept_before_enrolment_so_that_a_lost_answer_costs_nothing(
+    home: Path, demur: Demur
+) -> None:
+    (home / "token").write_text(write_token(bytes(32)))
+    nonces: list[Any] = []
+    for _ in range(2):
+        demur("enrol", "--target", "127.0.0.1:9", "--token", "token", fails=True)
+        with LedgerFile(home / "demur-device" / "ledger.sqlite") as ledger:
+            assert ledger.identity is not None
+            nonces.append(ledger.identity.nonce)
+
+    assert nonces[0] is not None
+    assert nonces[0] == nonces[1]
+
+
+def test_the_folder_is_for_its_owner_only(home: Path, demur: Demur) -> None:
+    folder = home / "demur-device"
+
+    assert folder.stat().st_mode & 0o077 == 0
+    assert all(
+        path.stat().st_mode & 0o077 == 0 for path in folder.iterdir() if path.suffix != ".toml"
+    )
+
+
+def test_the_unit_names_program_folder_and_user_and_nothing_is_left_open(
+    home: Path, demur: Demur
+) -> None:
+    unit = demur("unit", "--user", "ada").out
+
+    assert "@" not in unit.replace("SystemCallFilter=@system-service", "")
+    assert f"--folder {home.resolve() / 'demur-device'}\n" in unit
+    assert "User=ada\n" in unit
+    for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "LimitCORE=0", "UMask=0077"):
+        assert f"{line}\n" in unit
+
+
+def test_certificates_outside_the_policy_may_not_vouch() -> None:
+    mine, other = (Authority().issued.certificate for _ in range(2))
+    pin = x509.load_pem_x509_certificate(mine).fingerprint(hashes.SHA256())
+    disguised = other.replace(b"BEGIN CERT", b"BEGIN X509 CERT").replace(b"END C", b"END X509 C")
+
+    assert pinned(other, ()) == other
+    assert pinned(mine, (bytes(32), pin)).split() == mine.split()
+    assert pinned(mine + disguised, (pin,)).split() == mine.split()
+    for pem in (other, mine + other, disguised, b""):
+        with pytest.raises(AccessError, match=r"certificates"):
+            pinned(pem, (pin,))
+
+
+def test_a_counter_elsewhere_knows_an_old_copy_of_the_ledger(home: Path) -> None:
+    folder = DeviceFolder(home / "demur-device")
+    (home / "elsewhere").mkdir()
+    folder.policy_path.write_text(POLICY + '[ledger]\ncounter = "../elsewhere/mark"\n')
+    with folder.ledger() as ledger:
+        ledger.agree(define_study(STUDY))
+    old = folder.ledger_path.read_bytes()
+    with folder.ledger() as ledger:
+        for name in ("one", "two"):
+            ledger.agree(define_study(replace(STUDY, name=name)))
+        assert ledger.trusted
+
+    folder.ledger_path.write_bytes(old)
+
+    with folder.ledger() as ledger:
+        assert not ledger.trusted
+
+
+def test_a_unit_lets_the_counter_be_written(home: Path, demur: Demur) -> None:
+    policy = home / "demur-device" / "policy.toml"
+    policy.write_text(POLICY + '[ledger]\ncounter = "../elsewhere/mark"\n')
+
+    unit = demur("unit").out
+
+    folder, elsewhere = home.resolve() / "demur-device", home.resolve() / "elsewhere"
+    assert f"ReadWritePaths={folder} {elsewhere}\n" in unit
+
+
+@pytest.mark.parametrize("counter", ['"mark"', '"../demur-device/x/mark"', "1", '""'])
+def test_a_counter_that_a_copy_of_the_folder_would_take_along_is_refused(
+    home: Path, demur: Demur, counter: str
+) -> None:
+    policy = home / "demur-device" / "policy.toml"
+    policy.write_text(POLICY + f"[ledger]\ncounter = {counter}\n")
+
+    said = demur("run", fails=True)
+
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "ledger.counter" in said.err

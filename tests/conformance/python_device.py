@@ -1,0 +1,67 @@
+"""The Python client as a process: told by its environment, with its ledger file, its policy and its agent."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from demur_client.belonging import agent_of, enrol_device
+from demur_client.ledger.file import LedgerFile
+from demur_client.policy import OwnerPolicy
+from demur_client.sources import FunctionSource
+from demur_proto.credentials import read_token
+from demur_proto.errors import ConnectionLost, DemurError, ours_in
+
+# The studies of the tool promise an ε of 38 for a μ of 18; the owner's policy is about ε.
+EPSILON_OF_MU = 38 / 18
+
+
+def source_of(path: Path) -> FunctionSource:
+    """What the owner has."""
+    values = json.loads(path.read_text()) if path.exists() else {}
+    return FunctionSource({name: partial(_kept, each) for name, each in values.items()})
+
+
+def _kept(value: list[float], _: Mapping[str, float]) -> Any:
+    return value
+
+
+async def run(source: FunctionSource) -> None:
+    told = os.environ
+    largest = EPSILON_OF_MU * float(told["DEMUR_LARGEST_BUDGET"])
+    policy = OwnerPolicy(
+        largest_epsilon=largest,
+        largest_delta=1 - 1e-12,
+        lifetime_epsilon=1000.0,
+        shortest_slot_ms=0,
+        studies=(bytes.fromhex(told["DEMUR_STUDY"]),),
+    )
+    ledger_path = Path(told["DEMUR_STATE"], "ledger.sqlite")
+    with LedgerFile(ledger_path, caps=[policy.lifetime_cap]) as ledger:
+        while ledger.identity is None or ledger.identity.credential is None:
+            try:
+                token = read_token(told["DEMUR_TOKEN"])
+                await enrol_device(ledger, policy, target=told["DEMUR_TARGET"], token=token)
+            except ConnectionLost:
+                await anyio.sleep(0.1)
+        agent = agent_of(ledger, source, policy=policy)
+        running = asyncio.create_task(agent.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+        await running
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    try:
+        anyio.run(run, source_of(Path(os.environ["DEMUR_DATA"])))
+    except asyncio.CancelledError:
+        sys.exit(0)
+    except (DemurError, BaseExceptionGroup) as error:
+        sys.exit(f"error: {ours_in(error) or error}")
