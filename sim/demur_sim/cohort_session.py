@@ -1,7 +1,7 @@
 """Fidelity `cohort`: everyone as arrays in this process."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -71,6 +71,7 @@ class CohortSession:
         self._answering_s = 0.0
         self._news = anyio.Event()
         self._ended = False
+        self.companions: dict[bytes, CohortSession] = {}  #: same people, by their study
 
     @property
     def study(self) -> Defined[Study]:
@@ -265,6 +266,7 @@ async def cohort_session(
     threads: int,
     noise: Noise = Noise.SHARES,
     beside: Mapping[bytes, Flagged] | None = None,
+    companions: Sequence[tuple[Defined[Study], int]] = (),
 ) -> AsyncIterator[CohortSession]:
     """A session over arrays, blocks dealt to threads.
 
@@ -276,7 +278,16 @@ async def cohort_session(
         threads: how many.
         noise: how it is drawn.
         beside: of other studies of the same people, by their hash, who halted in them.
+        companions: other studies that the same people are in, each with a seed of its own. They may
+            count who halted in the first one.
     """
     cohort = Cohort(study, questions.population, seed=seed, refusal=refusal, beside=beside)
+    halted = {study.hash: cohort.covered}
     with ThreadPoolExecutor(threads) as pool:
-        yield CohortSession(cohort, questions, pool, threads=threads, noise=noise)
+        session = CohortSession(cohort, questions, pool, threads=threads, noise=noise)
+        for other, its in companions:
+            same = Cohort(other, questions.population, seed=its, refusal=refusal, beside=halted)
+            session.companions[other.hash] = CohortSession(
+                same, questions, pool, threads=threads, noise=noise
+            )
+        yield session

@@ -173,7 +173,7 @@ SEVEN = "krr or sue or oue or blh or olh or hadamard or subset"
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "median"}, "kind must be linear or histogram, got 'median'"),
+        ({"kind": "median"}, "kind must be linear or histogram or prefix, got 'median'"),
         ({"categories": 0}, "categories must be an integer >= 2 and <= 262144, got 0"),
         ({"categories": 8.0}, "categories must be an integer >= 2"),
         ({"categories": 1 << 19}, "categories must be an integer >= 2 and <= 262144"),
