@@ -60,7 +60,7 @@ class CohortSession:
         threads: int,
         noise: Noise = Noise.SHARES,
     ) -> None:
-        self._cohort = cohort
+        self.cohort = cohort  #: simulator's truth: everybody's filter and running counts
         self._questions = questions
         self._pool = pool
         self._threads = threads
@@ -76,12 +76,12 @@ class CohortSession:
     @property
     def study(self) -> Defined[Study]:
         """The contract."""
-        return self._cohort.study
+        return self.cohort.study
 
     @property
     def devices(self) -> int:
         """How many people there are."""
-        return len(self._cohort.refused())
+        return len(self.cohort.refused())
 
     async def ask(
         self,
@@ -211,7 +211,7 @@ class CohortSession:
             before = self._segments.setdefault(query.segment.first_round, before)
             check_next(question, [asked for asked, _ in before])
         started = time.monotonic()
-        answers = self._cohort.sum(
+        answers = self.cohort.sum(
             asked.value, self._pool, threads=self._threads, model=model, noise=self._noise
         )
         self._answering_s += time.monotonic() - started
@@ -247,8 +247,8 @@ class CohortSession:
         self._ended = True
         return Aftermath(
             contributed=tuple(self._contributed),
-            refused=self._cohort.refused(),
-            spent=self._cohort.spent(),
+            refused=self.cohort.refused(),
+            spent=self.cohort.spent(),
             noise=self._noise,
             messages=None,
             answering_s=self._answering_s,

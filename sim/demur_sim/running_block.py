@@ -66,6 +66,11 @@ class RunningBlock:
         """Who, position and amount of every change [3, k]."""
         return self._list[:, : self._changes]
 
+    @property
+    def room(self) -> npt.NDArray[np.int32]:
+        """That list with the room that it has for more [3, m]."""
+        return self._list
+
     def take(self, who: Integers, amounts: Integers, position: int | Integers) -> None:
         """Take up changes of some people [k]; nobody is named twice."""
         end = self._changes + len(who)
@@ -101,13 +106,14 @@ class RunningBlock:
             it is [n]. Simulator's truth.
         """
         wanted, whole = changes_wanted(values, told=self.told, bound=step.query.bound)
-        who = np.flatnonzero(wanted)  # for all others nothing is to be decided
+        moved = wanted != 0
+        who = np.flatnonzero(moved)  # for all others nothing is to be decided
         change = wanted[who]
         if step.query.admission is Admission.COMMIT and who.size:
             taken, self.planned[who], remaining[who], refused[who] = commit(
                 change,
                 planned=self.planned[who],
-                cross=self._shared(step, wanted)[who],
+                cross=self._shared(step, moved)[who],
                 alone=step.alone,
                 weight=step.weight,
                 budget_units=budget_units,
@@ -140,14 +146,14 @@ class RunningBlock:
         sums = np.bincount(who, weights=step.row[where] * amounts, minlength=len(self.told))
         return sums.astype(np.int64)
 
-    def _shared(self, step: Step, wanted: Integers) -> Integers:
+    def _shared(self, step: Step, moved: Flags) -> Integers:
         """For whoever wants to change, their changes by what those share with one now [n]."""
         who, where, amounts = self.changes
-        theirs = np.flatnonzero((wanted != 0)[who])
+        theirs = np.flatnonzero(moved[who])
         who, where, amounts = who[theirs], where[theirs], amounts[theirs]
         parts = step.shared[where] * amounts
         if step.in_doubles:  # what any of their words could share is below the energy of them all
-            return np.bincount(who, weights=parts, minlength=len(wanted)).astype(np.int64)
+            return np.bincount(who, weights=parts, minlength=len(moved)).astype(np.int64)
         sums: Integers = np.zeros_like(self.told)
         np.add.at(sums, who, parts)
         return sums
