@@ -34,7 +34,7 @@ class States:
         at K_i distinct periods of the T there are, every set of so many being equally likely;
         the state in period t is 1 if the changes at 1 … t are an odd number
 
-    So 18 % never change, 54 % no more than once, and 1.2 % more than 15 times. Only the periods of
+    So 18 % never change, 54 % no more than once, and 1.3 % more than 15 times. Only the periods of
     changes are kept: two bytes for each, and eight for each person.
 
     Source: rounded lognormal counts are heavy-tailed, as how often people act is; the two parameters
