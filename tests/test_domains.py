@@ -39,6 +39,7 @@ from demur_proto import (
     conversions,
     counting_queries,
     discrete_gaussian_law,
+    everyone,
     finite_pairs,
     grid,
     histograms,
@@ -136,7 +137,7 @@ MODULES: tuple[ModuleType, ...] = (
     ),
     *(together, averages, optimisers, stopping),
     *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
-    *(states, commitment),
+    *(states, commitment, everyone),
     *(repeated_response, kept_change, flips, composed_response, memoised, bit_flip, truncation),
 )
 
@@ -380,6 +381,18 @@ EXAMPLES: dict[str, Example] = {
         mechanism=gaussian.GaussianLinear.of(STUDY, PREFIX),
         totals=[estimates.RoundTotal(sum=3, reports=900)],
         energy=1 << 40,
+    ),
+    "everyone.Measured": example(estimate=3.0, standard_error=2.0, bias=1.0, signed=["estimate"]),
+    "everyone.everyone_interval": Example(
+        valid={
+            "active": everyone.Measured(estimate=3.0, standard_error=2.0),
+            "halted": everyone.Measured(estimate=3.0, standard_error=2.0),
+            "largest": 1.0,
+            "signed": True,
+            "missing": 1.0,
+            "confidence": 0.95,
+            "share": 0.5,
+        }
     ),
     "round.Prefix": example(**fields(PREFIX), signed=["grid_exponent"]),
     "round.HaltCount": example(**fields(HALTS), signed=["grid_exponent"]),
@@ -938,6 +951,7 @@ ELSEWHERE = {
     "following.check_follows": "takes rounds",
     "following.check_next": "takes rounds",
     "following.counting_of": "takes a round",
+    "everyone.EveryoneInterval": "only holds what everyone_interval found",
     "states.changes_wanted": "takes people's values, of which any may be wrong",
     "budget.decide": "inner loop over arrays; filters check what comes in",
     "budget.decide_every": "inner loop over arrays; filters check what comes in",

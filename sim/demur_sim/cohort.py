@@ -213,7 +213,7 @@ class Block:
         if segment.position == segment.horizon:
             del self.running[segment.first_round]
         sent = given if self._silent else np.ones_like(given)
-        return covered(words, given), sent
+        return words if given.all() else covered(words, given), sent
 
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""

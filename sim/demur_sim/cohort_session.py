@@ -1,7 +1,7 @@
 """Fidelity `cohort`: everyone as arrays in this process."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -60,7 +60,7 @@ class CohortSession:
         threads: int,
         noise: Noise = Noise.SHARES,
     ) -> None:
-        self._cohort = cohort
+        self.cohort = cohort  #: simulator's truth: everybody's filter and running counts
         self._questions = questions
         self._pool = pool
         self._threads = threads
@@ -71,16 +71,17 @@ class CohortSession:
         self._answering_s = 0.0
         self._news = anyio.Event()
         self._ended = False
+        self.companions: dict[bytes, CohortSession] = {}  #: same people, by their study
 
     @property
     def study(self) -> Defined[Study]:
         """The contract."""
-        return self._cohort.study
+        return self.cohort.study
 
     @property
     def devices(self) -> int:
         """How many people there are."""
-        return len(self._cohort.refused())
+        return len(self.cohort.refused())
 
     async def ask(
         self,
@@ -210,7 +211,7 @@ class CohortSession:
             before = self._segments.setdefault(query.segment.first_round, before)
             check_next(question, [asked for asked, _ in before])
         started = time.monotonic()
-        answers = self._cohort.sum(
+        answers = self.cohort.sum(
             asked.value, self._pool, threads=self._threads, model=model, noise=self._noise
         )
         self._answering_s += time.monotonic() - started
@@ -246,8 +247,8 @@ class CohortSession:
         self._ended = True
         return Aftermath(
             contributed=tuple(self._contributed),
-            refused=self._cohort.refused(),
-            spent=self._cohort.spent(),
+            refused=self.cohort.refused(),
+            spent=self.cohort.spent(),
             noise=self._noise,
             messages=None,
             answering_s=self._answering_s,
@@ -265,6 +266,7 @@ async def cohort_session(
     threads: int,
     noise: Noise = Noise.SHARES,
     beside: Mapping[bytes, Flagged] | None = None,
+    companions: Sequence[tuple[Defined[Study], int]] = (),
 ) -> AsyncIterator[CohortSession]:
     """A session over arrays, blocks dealt to threads.
 
@@ -276,7 +278,16 @@ async def cohort_session(
         threads: how many.
         noise: how it is drawn.
         beside: of other studies of the same people, by their hash, who halted in them.
+        companions: other studies that the same people are in, each with a seed of its own. They may
+            count who halted in the first one.
     """
     cohort = Cohort(study, questions.population, seed=seed, refusal=refusal, beside=beside)
+    halted = {study.hash: cohort.covered}
     with ThreadPoolExecutor(threads) as pool:
-        yield CohortSession(cohort, questions, pool, threads=threads, noise=noise)
+        session = CohortSession(cohort, questions, pool, threads=threads, noise=noise)
+        for other, its in companions:
+            same = Cohort(other, questions.population, seed=its, refusal=refusal, beside=halted)
+            session.companions[other.hash] = CohortSession(
+                same, questions, pool, threads=threads, noise=noise
+            )
+        yield session

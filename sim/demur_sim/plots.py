@@ -39,15 +39,13 @@ def draw(result: LinearResult, path: Path, *, coordinate: int = 0) -> None:
 
 def heading(result: Result) -> str:
     """What a run was about, and what it promises."""
-    study = result.study.value
     promise = "no guarantee: a refusal shows in the silence"
     if result.is_private:
-        promise = (
-            f"(ε = {study.epsilon:g}, δ = {study.delta:g}), zero-out neighbour, unit one device"
-        )
+        epsilon, delta = result.guarantee.epsilon, result.guarantee.delta
+        promise = f"(ε = {epsilon:g}, δ = {delta:g}), zero-out neighbour, unit one device"
     return (
         f"{result.scenario.title or result.scenario.name}: {result.devices:,} devices, "
-        f"{len(result.releases)} rounds, view {study.view}\n{promise}"
+        f"{len(result.releases)} rounds, view {result.guarantee.view}\n{promise}"
     )
 
 

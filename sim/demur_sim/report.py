@@ -7,6 +7,7 @@ from demur_proto.study import View
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
+from demur_sim.running_results import RunningResult
 
 LARGEST = 3  #: categories shown, added up over all rounds
 
@@ -18,16 +19,18 @@ def report(result: Result, folder: Path) -> str:
         result: what to tell of.
         folder: where its files are.
     """
-    study = result.study.value
+    guarantee = result.guarantee
     promise = (
-        f"({text_up(study.epsilon)}, {text_up(study.delta)}), unit one device, "
-        f"neighbour zero-out, view {study.view}"
+        f"({text_up(guarantee.epsilon)}, {text_up(guarantee.delta)}), unit one device, "
+        f"neighbour zero-out, view {guarantee.view}"
     )
     rows = {"guarantee": promise if result.is_private else "none: a refusal shows in the silence"}
     if isinstance(result, LinearResult):
         rows |= _sums(result)
     elif isinstance(result, HistogramResult):
         rows |= _counts(result)
+    elif isinstance(result, RunningResult):
+        rows |= _running(result)
     rows |= {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
     size = f"{result.devices:,} devices, {len(result.releases)} rounds"
     lines = [
@@ -88,6 +91,35 @@ def _counts(result: HistogramResult) -> dict[str, str]:
         "simulated": "with seeded randomness, so the run itself protects nobody",
         "refused once": _refused(result),
         "took": f"{sum(each.wall_s for each in result.side_by_side):.1f} s",
+    }
+
+
+def _running(result: RunningResult) -> dict[str, str]:
+    people = result.devices
+    rows = {
+        "noise": (
+            f"standard error {result.sigma / people:.2%} of people over all rounds "
+            f"({result.scenario.factorisation}, {result.scenario.budget} changes each)"
+        ),
+        "answered rounds": _answered(result),
+        "error (RMSE)": (
+            f"{result.rmse / people:.2%} of people, of which states that were not told "
+            f"{result.truncation_rmse / people:.2%}"
+        ),
+        "worst case": (
+            f"{result.worst_case_sigma / people:.2%} if everyone paid for their state each round"
+        ),
+    }
+    if result.has_intervals:
+        rows["held"] = f"{result.coverage:.1%} of the intervals hold the states as told"
+    if result.everyone:
+        rows["held (everyone)"] = (
+            f"{result.everyone_coverage:.1%} of those for everyone hold the states as they are"
+        )
+    return rows | {
+        "simulated": "with seeded noise, so the run itself protects nobody",
+        "refused once": _refused(result),
+        "took": f"{result.wall_s:.1f} s",
     }
 
 

@@ -3,6 +3,7 @@
 import csv
 import fcntl
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from demur_proto.errors import DataError
+from demur_proto.everyone import EveryoneInterval
 from demur_proto.release import Withheld
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
+from demur_sim.running_results import RunningResult
 
 NUMBERS = ("estimate", "standard_error", "low", "high")
 TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
@@ -77,12 +80,14 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _draw(result: Result, path: Path) -> None:
-    from demur_sim import histogram_plots, plots  # matplotlib takes a while to load
+    from demur_sim import histogram_plots, plots, running_plots  # matplotlib takes a while to load
 
     if isinstance(result, HistogramResult):
         histogram_plots.draw(result, path)
     elif isinstance(result, LinearResult):
         plots.draw(result, path)
+    elif isinstance(result, RunningResult):
+        running_plots.draw(result, path)
 
 
 def write_json(content: dict[str, Any], path: Path) -> None:
@@ -105,23 +110,35 @@ def _write_releases(result: Result, path: Path) -> None:
                         counted = (release.reports, release.withheld)
                         rows.writerow([*about, *counted, *_numbers(each, row, category)])
             return
-        rows.writerow(["number", "coordinate", "reports", "withheld", "sum", *NUMBERS, *TRUTHS])
+        bounds = result.everyone if isinstance(result, RunningResult) else ()
+        more = ["everyone_low", "everyone_high"] if bounds else []
+        rows.writerow(
+            ["number", "coordinate", "reports", "withheld", "sum", *NUMBERS, *TRUTHS, *more]
+        )
         for row, release in enumerate(result.releases):
             for coordinate in range(result.truth.shape[1]):
                 counted = (release.reports, release.withheld)
                 total = release.sums[coordinate] if release.sums.size else ""
                 numbers = _numbers(result, row, coordinate)
-                rows.writerow([release.number, coordinate, *counted, total, *numbers])
+                both = _bounds(bounds[row]) if bounds else []
+                rows.writerow([release.number, coordinate, *counted, total, *numbers, *both])
 
 
 def _numbers(result: Result, row: int, column: int) -> list[object]:
     """What one round says of one coordinate or category, beside the truth."""
     numbers: list[object] = [""] * len(NUMBERS)
+    estimand = "S_active"
     if result.releases[row].withheld is Withheld.NOTHING:
         estimate, half = result.estimates[row, column], result.half_widths[row, column]
         error = result.standard_errors[row, column]
         numbers = [estimate, error, estimate - half, estimate + half]
-    return [*numbers, "S_active", result.truth[row, column], result.active_truth[row, column]]
+        if math.isnan(half):  # a running count under admission `halt`
+            numbers, estimand = [estimate, error, "", ""], ""
+    return [*numbers, estimand, result.truth[row, column], result.active_truth[row, column]]
+
+
+def _bounds(interval: EveryoneInterval | None) -> list[object]:
+    return ["", ""] if interval is None else [interval.low, interval.high]
 
 
 def _study_json(result: Result) -> dict[str, Any]:

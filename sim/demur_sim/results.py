@@ -88,7 +88,7 @@ class Result(ABC):
 
     @cached_property
     def half_widths(self) -> Values:
-        """Half of the released intervals [rounds, d], likewise."""
+        """Half of the released intervals [rounds, d], likewise; NaN also where there is none."""
         return self._released("half_width")
 
     @property
@@ -182,8 +182,9 @@ class Result(ABC):
     def _released(self, name: str) -> Values:
         rows = np.full(self.truth.shape, math.nan)
         for row, release in zip(rows, self.releases, strict=True):
-            if release.withheld is Withheld.NOTHING:
-                row[:] = getattr(release, name)  # one for each, or one that all share
+            numbers = getattr(release, name)
+            if release.withheld is Withheld.NOTHING and numbers.size:
+                row[:] = numbers  # one for each, or one that all share
         return rows
 
     def _root_mean_square(self, errors: Values) -> float:

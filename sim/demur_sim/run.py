@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,15 +15,19 @@ from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.release import Release
 from demur_proto.round import Feature
+from demur_proto.study import Study
+from demur_sim.counting_design import design_counting, halts_segment
 from demur_sim.histogram_results import HistogramResult, query_of
 from demur_sim.linear_results import LinearResult
 from demur_sim.populations import Population
 from demur_sim.portions import block_count
 from demur_sim.questions import blocks
 from demur_sim.results import Result
+from demur_sim.running_results import BOUND, RunningResult
 from demur_sim.scenario import Kind, Scenario, population_of
 from demur_sim.session import Fidelity, Session
 from demur_sim.simulation import hands, open_session, study_of
+from demur_sim.states import States
 
 Progress = Callable[[int, int, int], None]  # rounds done, rounds in all, reports so far
 Ask = Callable[[Session, Feature], Awaitable[Release]]
@@ -107,6 +111,8 @@ async def run_scenario(
     )
     if scenario.kind is Kind.LINEAR:
         return await _sums(scenario, plan, started=started)
+    if scenario.kind is Kind.PREFIX:
+        return await _running(scenario, plan, started=started)
     return await _counts(scenario, plan, started=started)
 
 
@@ -125,7 +131,14 @@ class _Plan:
     studies: int  # one after the other, of the same people
 
     async def carry_out(
-        self, scenario: Scenario, ask: Ask, *, truth: Values, started: float, earlier: int = 0
+        self,
+        scenario: Scenario,
+        ask: Ask,
+        *,
+        truth: Values,
+        started: float,
+        earlier: int = 0,
+        companions: Sequence[Study] = (),
     ) -> dict[str, Any]:
         """Ask everything of a scenario; returns the fields that every result has.
 
@@ -135,6 +148,7 @@ class _Plan:
             truth: of every question.
             started: when, by `time.monotonic`.
             earlier: how many studies of these people came before.
+            companions: other studies that they are in, for `ask` to use.
         """
         releases: list[Release] = []
         rounds = len(self.questions)
@@ -147,6 +161,7 @@ class _Plan:
             horizon=rounds,
             collector_port=self.collector_port,
             record=self.record,
+            companions=companions,
         ) as session:
             reports = earlier * rounds * self.people.devices
             for asked in self.questions:
@@ -186,6 +201,39 @@ async def _sums(scenario: Scenario, plan: _Plan, *, started: float) -> LinearRes
 
     common = await plan.carry_out(scenario, ask, truth=np.array(truth), started=started)
     return LinearResult(**common)
+
+
+async def _running(scenario: Scenario, plan: _Plan, *, started: float) -> RunningResult:
+    people, rounds = plan.people, len(plan.questions)
+    truth = [states_total(people, asked) for asked in plan.questions[:1]]
+    if isinstance(people, States):  # who changed is known, and nobody else need be looked at
+        truth = people.totals()[:rounds].tolist()
+    else:
+        truth += [states_total(people, asked) for asked in plan.questions[1:]]
+    design = design_counting(scenario, devices=people.devices, rounds=rounds)
+    companions = () if design.halts is None else (design.halts,)
+    segment = design.segment
+    halts: list[Release] = []
+
+    async def ask(session: Session, asked: Feature) -> Release:
+        nonlocal segment
+        release = await session.ask_prefix(
+            asked, segment, bound=BOUND, admission=scenario.admission
+        )
+        for companion in session.companions.values():
+            halts.append(await companion.ask_halt_count(session.study.hash, halts_segment(segment)))
+        if segment.position < segment.horizon:
+            segment = segment.after(release.number)
+        return release
+
+    common = await plan.carry_out(
+        design.scenario,
+        ask,
+        truth=np.array(truth, dtype=np.float64)[:, None],
+        started=started,
+        companions=companions,
+    )
+    return RunningResult(**{**common, "scenario": scenario}, design=design, halts=tuple(halts))
 
 
 async def _counts(scenario: Scenario, plan: _Plan, *, started: float) -> HistogramResult:
@@ -269,6 +317,23 @@ def category_counts(people: Population, asked: Feature, categories: int) -> Inte
         whole = some.astype(np.int64)
         counts += np.bincount(whole[whole == some], minlength=categories)
     return counts
+
+
+def states_total(people: Population, asked: Feature) -> float:
+    """Simulator's truth: the sum over everyone of their state; whoever has none counts as nothing.
+
+    Raises:
+        ParameterError: there is nobody, or the population does not know the feature.
+    """
+    if not people.devices:
+        raise ParameterError("population", people.devices, "at least one device")
+    total = 0.0
+    for start in range(0, people.devices, AT_ONCE):
+        values = people.evaluate(asked, slice(start, min(start + AT_ONCE, people.devices)))
+        total += float(
+            values[(values >= 0) & (values <= BOUND) & (np.rint(values) == values)].sum()
+        )
+    return total
 
 
 def _clipped(values: Values, clip: float) -> Values:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from demur_client.budget import charge_units, decide
 from demur_client.commitment import commit
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 from demur_proto.continual.factors import factors_of
 from demur_proto.continual.states import changes_wanted
 from demur_proto.round import CountingQuery
@@ -21,9 +21,10 @@ class Step:
 
     query: CountingQuery
     weight: int  #: of its round
-    row: Integers = field(repr=False)  #: [H + 1]: C[t, s] at s; 0 at 0 and beyond t
+    row: Vector = field(repr=False)  #: [H + 1]: C[t, s] at s; 0 at 0 and beyond t
     shared: Integers = field(repr=False)  #: [H + 1]: as `Factors.shared`, likewise
     alone: int  #: energy of a change by 1 at t, up to the horizon
+    in_doubles: bool  #: whatever a person's changes share with one now, doubles add it up exactly
 
     @classmethod
     def of(cls, query: CountingQuery, *, weight: int) -> "Step":
@@ -35,7 +36,15 @@ class Step:
         row, shared = np.zeros((2, horizon + 1), dtype=np.int64)
         row[1 : position + 1] = factors.row(position)
         shared[1 : position + 1] = factors.shared(position)
-        return cls(query=query, weight=weight, row=row, shared=shared, alone=int(shared[position]))
+        alone = int(shared[position])
+        return cls(
+            query=query,
+            weight=weight,
+            row=row.astype(np.float64),
+            shared=shared,
+            alone=alone,
+            in_doubles=horizon * query.bound**2 << -2 * query.grid_exponent < 1 << 53,
+        )
 
 
 @final
@@ -57,12 +66,18 @@ class RunningBlock:
         """Who, position and amount of every change [3, k]."""
         return self._list[:, : self._changes]
 
+    @property
+    def room(self) -> npt.NDArray[np.int32]:
+        """That list with the room that it has for more [3, m]."""
+        return self._list
+
     def take(self, who: Integers, amounts: Integers, position: int | Integers) -> None:
         """Take up changes of some people [k]; nobody is named twice."""
         end = self._changes + len(who)
         while end > self._list.shape[1]:
             self._list = np.hstack([self._list, np.zeros_like(self._list)])
-        self._list[:, self._changes : end] = who, np.broadcast_to(position, who.shape), amounts
+        place = self._list[:, self._changes : end]
+        place[0], place[1], place[2] = who, position, amounts
         self._changes = end
         self.told[who] += amounts
 
@@ -91,13 +106,14 @@ class RunningBlock:
             it is [n]. Simulator's truth.
         """
         wanted, whole = changes_wanted(values, told=self.told, bound=step.query.bound)
-        who = np.flatnonzero(wanted)  # for all others nothing is to be decided
+        moved = wanted != 0
+        who = np.flatnonzero(moved)  # for all others nothing is to be decided
         change = wanted[who]
         if step.query.admission is Admission.COMMIT and who.size:
             taken, self.planned[who], remaining[who], refused[who] = commit(
                 change,
                 planned=self.planned[who],
-                cross=self._shared(step, wanted)[who],
+                cross=self._shared(step, moved)[who],
                 alone=step.alone,
                 weight=step.weight,
                 budget_units=budget_units,
@@ -130,10 +146,14 @@ class RunningBlock:
         sums = np.bincount(who, weights=step.row[where] * amounts, minlength=len(self.told))
         return sums.astype(np.int64)
 
-    def _shared(self, step: Step, wanted: Integers) -> Integers:
+    def _shared(self, step: Step, moved: Flags) -> Integers:
         """For whoever wants to change, their changes by what those share with one now [n]."""
         who, where, amounts = self.changes
-        theirs = wanted[who] != 0
+        theirs = np.flatnonzero(moved[who])
+        who, where, amounts = who[theirs], where[theirs], amounts[theirs]
+        parts = step.shared[where] * amounts
+        if step.in_doubles:  # what any of their words could share is below the energy of them all
+            return np.bincount(who, weights=parts, minlength=len(moved)).astype(np.int64)
         sums: Integers = np.zeros_like(self.told)
-        np.add.at(sums, who[theirs], step.shared[where[theirs]] * amounts[theirs])
+        np.add.at(sums, who, parts)
         return sums

@@ -1,15 +1,17 @@
 """What to simulate: one question put to one population, with everything said explicitly."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 
 from demur_proto.checks import check_integer, check_positive, check_text
+from demur_proto.counting_queries import COARSEST_COUNTING, FINEST_COUNTING
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
+from demur_proto.segments import Admission, Factorisation
 from demur_proto.study import Measure, Policy, View
 from demur_sim.datasets.cdnow import load_cdnow
 from demur_sim.datasets.events import check_days, read_events
@@ -23,6 +25,7 @@ from demur_sim.scenario_tables import (
     read_table,
     shipped_of,
 )
+from demur_sim.states import STATE, States
 from demur_sim.telemetry import EVENT, Telemetry
 
 GAUSSIAN = "gaussian"  #: the mechanism of linear questions
@@ -33,6 +36,7 @@ class Kind(StrEnum):
 
     LINEAR = "linear"  #: a feature's values
     HISTOGRAM = "histogram"  #: how many people are in each category of a feature
+    PREFIX = "prefix"  #: a feature's values, which are states, as a running count of changes
 
 
 class Refusal(StrEnum):
@@ -104,10 +108,14 @@ class Scenario:
     categories: int = 0  #: of a histogram: k, how many values the feature can have
     mechanism: str = GAUSSIAN  #: how devices randomise; of a histogram: one of `Randomiser`
     beside: str = ""  #: of a histogram: another mechanism, for the same people in its own study
+    factorisation: Factorisation = Factorisation.SQUARE_ROOT  #: of a running count
+    admission: Admission = Admission.COMMIT  #: what its devices do with a change that does not fit
+    halts: float = 0.0
+    """Of a running count: the share of the promise that pays for counting who ran out; 0: not asked."""
     epsilon: float = 1.0  #: of the guarantee, nats; > 0
     delta: float = 1e-6  #: of the guarantee; in (0, 1)
     measure: Measure = Measure.GDP  #: currency of charges and budget
-    budget: int = 15  #: answers of full size that one device can afford; >= 1
+    budget: int = 15  #: answers of full size, or changes, that one device can afford; >= 1
     view: View = View.AGGREGATE  #: what the adversary of the guarantee sees
     policy: Policy = Policy.SKIP  #: what a filter does after an answer that no longer fits
     refusal: Refusal = Refusal.COVER  #: what a device then sends
@@ -149,14 +157,13 @@ class Scenario:
         object.__setattr__(self, "parameters", _parameters(self.feature, self.parameters))
         if not isinstance(self.data, Data):
             raise ParameterError("data", self.data, "a Data")
-        if self.kind is Kind.HISTOGRAM:
-            _check_histogram(self)
-        else:
-            _check_linear(self)
+        _CHECKS[self.kind](self)
 
 
 _CHOICES: Mapping[str, type[StrEnum]] = {
     "kind": Kind,
+    "factorisation": Factorisation,
+    "admission": Admission,
     "measure": Measure,
     "view": View,
     "policy": Policy,
@@ -167,7 +174,10 @@ _OF_HISTOGRAMS: Mapping[str, Sequence[StrEnum]] = {
     "measure": (Measure.ZCDP,),
     "policy": (Policy.SKIP, Policy.RETIRE),
 }
+_OF_PREFIXES: Mapping[str, Sequence[StrEnum]] = {"policy": (Policy.SKIP, Policy.RETIRE)}
 _OF_SUMS = ("clip", "grid_exponent", "on_grid")
+_OF_CATEGORIES = ("categories", "mechanism", "beside")
+_OF_COUNTS = ("factorisation", "admission", "halts")
 _DATA_KEYS = [f"data.{item.name}" for item in fields(Data)]
 _KEYS = [item.name for item in fields(Scenario) if item.name not in ("parameters", "data")]
 _KEYS += ["parameters.*", *_DATA_KEYS]
@@ -200,7 +210,9 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
     written = read_table(name_or_path)
     if written.get("kind") == TRAINING:
         raise ParameterError(
-            f"kind in {name_or_path}", TRAINING, "linear or histogram; demur train runs this one"
+            f"kind in {name_or_path}",
+            TRAINING,
+            "linear, histogram or prefix; demur train runs this one",
         )
     table = flattened(written, known=_KEYS, where=str(name_or_path))
     if isinstance(table.get("data.csv"), str):
@@ -248,15 +260,23 @@ def population_of(scenario: Scenario) -> Population:
 
 
 def _made_up(scenario: Scenario) -> Population:
-    if scenario.kind is not Kind.HISTOGRAM:
-        expected = f"histogram where there is data.devices, whose {EVENT!r} has categories"
+    data = scenario.data
+    people: Population
+    if scenario.kind is Kind.HISTOGRAM:
+        people = Telemetry.of(
+            devices=data.devices,
+            periods=data.periods,
+            categories=scenario.categories,
+            seed=data.seed,
+        )
+    elif scenario.kind is Kind.PREFIX:
+        people = States.of(devices=data.devices, periods=data.periods, seed=data.seed)
+    else:
+        expected = (
+            f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
+            f"or a {STATE!r}"
+        )
         raise ParameterError("kind", scenario.kind, expected)
-    people = Telemetry.of(
-        devices=scenario.data.devices,
-        periods=scenario.data.periods,
-        categories=scenario.categories,
-        seed=scenario.data.seed,
-    )
     _check_feature(scenario, people)
     return people
 
@@ -282,10 +302,7 @@ def _check_promise(scenario: Scenario) -> None:
 
 
 def _check_linear(scenario: Scenario) -> None:
-    for name, expected in (("categories", 0), ("mechanism", GAUSSIAN), ("beside", "")):
-        if getattr(scenario, name) != expected:
-            rest = "left out where kind is linear"
-            raise ParameterError(name, getattr(scenario, name), rest)
+    _check_left_out(scenario, *_OF_CATEGORIES, *_OF_COUNTS)
     exponent, clip = scenario.grid_exponent, scenario.clip
     squared_radius(clip, exponent)
     check_grid(exponent, clip=clip, dimension=1, on_grid=scenario.on_grid)
@@ -299,14 +316,46 @@ def _check_histogram(scenario: Scenario) -> None:
         raise ParameterError("mechanism", scenario.mechanism, " or ".join(Randomiser))
     if scenario.beside and scenario.beside not in others:
         raise ParameterError("beside", scenario.beside, " or ".join(others))
-    for name, possible in _OF_HISTOGRAMS.items():
-        if getattr(scenario, name) not in possible:
-            expected = f"{' or '.join(possible)} where kind is histogram"
+    _check_possible(scenario, _OF_HISTOGRAMS)
+    _check_left_out(scenario, *_OF_SUMS, *_OF_COUNTS)
+
+
+def _check_prefix(scenario: Scenario) -> None:
+    """The clip follows from factorisation and horizon; the grid is that of running counts."""
+    exponent = scenario.grid_exponent
+    if not FINEST_COUNTING <= exponent <= COARSEST_COUNTING:
+        expected = f"from {FINEST_COUNTING} to {COARSEST_COUNTING} where kind is prefix"
+        raise ParameterError("grid_exponent", exponent, expected)
+    if type(scenario.halts) not in (int, float) or not 0 <= scenario.halts < 1:
+        raise ParameterError("halts", scenario.halts, "at least 0 and below 1")
+    if scenario.halts and scenario.refusal is not Refusal.COVER:
+        raise ParameterError("halts", scenario.halts, "0 where refused devices fall silent")
+    _check_possible(scenario, _OF_PREFIXES)
+    _check_left_out(scenario, *_OF_CATEGORIES, "clip", "on_grid")
+
+
+_CHECKS: Mapping[Kind, Callable[[Scenario], None]] = {
+    Kind.LINEAR: _check_linear,
+    Kind.HISTOGRAM: _check_histogram,
+    Kind.PREFIX: _check_prefix,
+}
+
+
+def _check_possible(scenario: Scenario, possible: Mapping[str, Sequence[StrEnum]]) -> None:
+    """Refuse a choice that this kind does not have."""
+    for name, choices in possible.items():
+        if getattr(scenario, name) not in choices:
+            expected = f"{' or '.join(choices)} where kind is {scenario.kind}"
             raise ParameterError(name, str(getattr(scenario, name)), expected)
+
+
+def _check_left_out(scenario: Scenario, *names: str) -> None:
+    """Refuse what this kind has no use for."""
     for item in fields(scenario):
-        if item.name in _OF_SUMS and getattr(scenario, item.name) != item.default:
-            expected = "left out where kind is histogram"
-            raise ParameterError(item.name, getattr(scenario, item.name), expected)
+        if item.name in names and getattr(scenario, item.name) != item.default:
+            value = getattr(scenario, item.name)
+            value = str(value) if isinstance(value, StrEnum) else value
+            raise ParameterError(item.name, value, f"left out where kind is {scenario.kind}")
 
 
 def _parameters(feature: str, given: Mapping[str, float]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """A simulated population that an analyst can ask, whatever the fidelity."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -56,6 +56,10 @@ class Session(Protocol):
     @property
     def devices(self) -> int:
         """How many people there are."""
+
+    @property
+    def companions(self) -> "Mapping[bytes, Session]":
+        """The same people in other studies, by their hash; these may count who halted in this one."""
 
     async def ask(
         self,

@@ -1,10 +1,11 @@
 """From a scenario to a session: the study, the people, the fidelity."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from demur_proto.checks import check_integer
+from demur_proto.continual.factors import change_norm
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
 from demur_proto.histograms import design_histogram_study
@@ -16,7 +17,7 @@ from demur_sim.populations import Population
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Kind, Scenario, population_of
-from demur_sim.seeds import Purpose, stream
+from demur_sim.seeds import Purpose, seed_of, stream
 from demur_sim.session import Fidelity, Session
 
 MOST_WORKERS = 256
@@ -47,13 +48,16 @@ def study_of(
     Args:
         scenario: what to simulate.
         devices: how many people there are.
-        answers: full-clip answers that fit each device; by default the scenario's budget. In a
-            study of histograms their number is up to the ε of the rounds.
+        answers: full-clip answers that fit each device, or changes by 1 whenever they come; by
+            default the scenario's budget. In a study of histograms their number is up to the ε of
+            the rounds.
         view: what the adversary sees; by default the scenario's.
-        horizon: most rounds; 0 when the analyst decides as they go.
+        horizon: most rounds; 0 when the analyst decides as they go. Of a running count, the
+            horizon of its segment.
 
     Raises:
-        ParameterError: the scenario does not fit this many devices.
+        ParameterError: the scenario does not fit this many devices, or a running count has no
+            horizon.
     """
     cohort = scenario.minimum_cohort or devices
     if cohort > devices:
@@ -68,12 +72,15 @@ def study_of(
             policy=scenario.policy,
             horizon=horizon,
         )
+    clip = scenario.clip
+    if scenario.kind is Kind.PREFIX:
+        clip = change_norm(scenario.factorisation, horizon=horizon, exponent=scenario.grid_exponent)
     return design_study(
         name=scenario.name,
         epsilon=scenario.epsilon,
         delta=scenario.delta,
         answers=scenario.budget if answers is None else answers,
-        clip=scenario.clip,
+        clip=clip,
         measure=scenario.measure,
         view=scenario.view if view is None else view,
         policy=scenario.policy,
@@ -109,6 +116,7 @@ async def open_session(
     collector_port: int = 0,
     record: bool = False,
     noise: Noise | str = Noise.SHARES,
+    companions: Sequence[Study] = (),
 ) -> AsyncIterator[Session]:
     """A population that can be asked, for as long as the block lasts.
 
@@ -122,6 +130,7 @@ async def open_session(
         collector_port: where devices reach the collector (processes); 0 takes a free port.
         record: keep what a watcher of the network would see (processes).
         noise: every device its own share, or all of them in one draw (cohort).
+        companions: other studies that the same people are in, as `session.companions` has them.
 
     Raises:
         ParameterError: an argument is outside its range.
@@ -152,9 +161,19 @@ async def open_session(
         on_grid=scenario.on_grid,
         grid_exponent=scenario.grid_exponent,
     )
+    others = [
+        (define_study(other), seed_of(seed, Purpose.COUNTS, number))
+        for number, other in enumerate(companions, start=1)
+    ]
     if how is Fidelity.COHORT:
         async with cohort_session(
-            study, questions, seed=seed, refusal=scenario.refusal, threads=count, noise=drawn
+            study,
+            questions,
+            seed=seed,
+            refusal=scenario.refusal,
+            threads=count,
+            noise=drawn,
+            companions=others,
         ) as session:
             yield session
         return
@@ -176,5 +195,6 @@ async def open_session(
         workers=count,
         collector_port=collector_port,
         record=record,
+        companions=others,
     ) as processes:
         yield processes

@@ -326,7 +326,7 @@ async def halts_of_arrays() -> tuple[list[Release], Aftermath, Aftermath]:
             "cohort",
             1,
             seed=4,
-            beside={main.hash: session._cohort.covered},  # type: ignore[attr-defined]
+            beside={main.hash: session.cohort.covered},  # type: ignore[attr-defined]
         ) as halts,
     ):
         counts = await halts_counted(session, halts)

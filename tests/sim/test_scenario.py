@@ -24,6 +24,7 @@ from demur_sim.scenario import (
 )
 
 OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
+OF_COUNTS = {"factorisation", "admission", "halts"}
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
 EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"
@@ -173,7 +174,7 @@ SEVEN = "krr or sue or oue or blh or olh or hadamard or subset"
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "median"}, "kind must be linear or histogram, got 'median'"),
+        ({"kind": "median"}, "kind must be linear or histogram or prefix, got 'median'"),
         ({"categories": 0}, "categories must be an integer >= 2 and <= 262144, got 0"),
         ({"categories": 8.0}, "categories must be an integer >= 2"),
         ({"categories": 1 << 19}, "categories must be an integer >= 2 and <= 262144"),
@@ -258,7 +259,7 @@ def test_the_cdnow_scenario_says_everything_and_says_the_defaults() -> None:
     file = Path(demur_sim.scenario.__file__).parent / "scenarios" / "cdnow.toml"
     scenario = load_scenario("cdnow")
 
-    assert tomllib.loads(file.read_text()).keys() == keys_of(Scenario) - OF_HISTOGRAMS
+    assert tomllib.loads(file.read_text()).keys() == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS
     assert scenario == Scenario(
         name="cdnow",
         title="CD buyers, day by day",
@@ -273,10 +274,24 @@ def test_the_telemetry_scenario_says_everything_that_a_histogram_can_say() -> No
     table = tomllib.loads(file.read_text())
     scenario = load_scenario("telemetry")
 
-    assert table.keys() == keys_of(Scenario) - OF_SUMS
+    assert table.keys() == keys_of(Scenario) - OF_SUMS - OF_COUNTS
     assert table["data"].keys() == OF_MADE_UP_PEOPLE
     assert (scenario.categories, scenario.data.devices, scenario.data.periods) == (64, 10**6, 100)
     assert (scenario.mechanism, scenario.beside) == ("oue", "hadamard")
+
+
+def test_the_states_scenario_says_everything_that_a_running_count_can_say() -> None:
+    import demur_sim.scenario
+
+    file = Path(demur_sim.scenario.__file__).parent / "scenarios" / "states.toml"
+    table = tomllib.loads(file.read_text())
+    scenario = load_scenario("states")
+
+    unsaid = OF_HISTOGRAMS | {"mechanism", "clip", "on_grid"}
+    assert table.keys() == keys_of(Scenario) - unsaid
+    assert table["data"].keys() == OF_MADE_UP_PEOPLE
+    assert (scenario.data.devices, scenario.data.periods) == (10**6, 1024)
+    assert (scenario.view, scenario.budget, scenario.halts) == (View.LOCAL, 4, 0.0)
 
 
 def test_a_file_with_a_name_only_has_the_defaults(folder: Path) -> None:
@@ -317,7 +332,7 @@ def test_the_example_in_the_docs_is_a_scenario_that_says_everything(folder: Path
     people = population_of(scenario)
 
     table = tomllib.loads(example)
-    assert table.keys() == keys_of(Scenario) - OF_HISTOGRAMS
+    assert table.keys() == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS
     assert table["data"].keys() == keys_of(Data) - OF_MADE_UP_PEOPLE
     assert people.periods == 365
     assert sum(totals(people, "amount_at_least", threshold=30.0)) == 1
@@ -596,7 +611,7 @@ def test_made_up_people_are_as_many_as_the_scenario_says() -> None:
         ({"parameters": {"x": 1.0}}, "parameters of event must be exactly period"),
         (
             {"kind": "linear", "categories": 0, "mechanism": "gaussian", "beside": ""},
-            "kind must be histogram where there is data.devices",
+            "kind must be histogram or prefix where there is data.devices",
         ),
     ],
 )

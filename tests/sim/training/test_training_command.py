@@ -173,7 +173,7 @@ def test_a_killed_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_a_scenario_of_the_other_kind_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     assert fails(capsys, "simulate", "digits") == (
-        "kind in digits must be linear or histogram; demur train runs this one, got 'training'"
+        "kind in digits must be linear, histogram or prefix; demur train runs this one, got 'training'"
     )
     assert fails(capsys, "train", "cdnow") == (
         "kind in cdnow must be training; demur simulate runs the others, got 'linear'"

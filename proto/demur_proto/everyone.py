@@ -1,0 +1,121 @@
+"""From the sum over those who answered to the sum over everyone: what those who ran out may be worth."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.base import CONFIDENCE
+from demur_proto.ranges import check_amount, check_delta
+
+CLOSEST = 1e-9  #: to 0 and to 1, of probabilities that are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A noisy number as a release has it.
+
+    Raises:
+        ParameterError: a field is outside its range.
+    """
+
+    estimate: float  #: units of what is added up, or people; within ±1e15
+    standard_error: float  #: in the same units; 0 to 1e15
+    bias: float = 0.0
+    """The most by which it may be off besides, such as `GaussianLinear.clipping_bias`; 0 to 1e15."""
+
+    def __post_init__(self) -> None:
+        size = self.estimate
+        if isinstance(size, int | float) and not isinstance(size, bool) and size < 0:
+            size = -size
+        check_amount("estimate", size)
+        check_amount("standard_error", self.standard_error)
+        check_amount("bias", self.bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EveryoneInterval:
+    """An interval for S_all, the sum over everyone of their clipped values."""
+
+    low: float
+    high: float
+    most_halted: float  #: H⁺: no more people than this ever answered with less than their value
+
+
+def everyone_interval(
+    active: Measured,
+    halted: Measured,
+    *,
+    largest: float,
+    signed: bool,
+    missing: float = 0.0,
+    confidence: float = CONFIDENCE,
+    share: float = 0.5,
+) -> EveryoneInterval:
+    """The interval for S_active, widened by what those who halted may be worth.
+
+        S_active interval + [0, C·H⁺] for values from 0 to C,  ± C·H⁺ for values of either sign
+
+    It misses with probability α = 1 − confidence at most, whatever the two numbers have to do with each
+    other: `share` of α is for S_active, on both sides, and the rest for H⁺, on one.
+
+    In a running count somebody who halted counts with the state they told last, which may be more or
+    less than it is by up to the bound: that is signed.
+
+    Args:
+        active: the sum over those who answered.
+        halted: how many people ever answered with less than their value; counted with or after the
+            sum, as a person who halted stays so.
+        largest: C, the most that one value may be; of a running count, its bound; > 0, at most 1e15.
+        signed: values, or what is missing of them, may be of either sign.
+        missing: devices that had no part in the count of those who halted, and for which it was not
+            scaled up; 0 to 1e15.
+        confidence: with which the interval holds; 1e-9 to 1 − 1e-9.
+        share: of α that is for S_active; 1e-9 to 1 − 1e-9.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    Source: the union bound over two normal intervals; |q| ≤ C for each of at most H⁺ people.
+
+    >>> exact = Measured(estimate=100.0, standard_error=0.0)
+    >>> ten = Measured(estimate=10.0, standard_error=0.0)
+    >>> found = everyone_interval(exact, ten, largest=2.0, signed=False)
+    >>> found.low, found.high
+    (100.0, 120.0)
+    >>> round(everyone_interval(exact, ten, largest=2.0, signed=True).low, 1)
+    80.0
+    """
+    for name, value in (("active", active), ("halted", halted)):
+        if not isinstance(value, Measured):
+            raise ParameterError(name, type(value).__name__, "a Measured")
+    if not isinstance(signed, bool):
+        raise ParameterError("signed", signed, "true or false")
+    if not check_amount("largest", largest):
+        raise ParameterError("largest", largest, "above 0")
+    inside, part = _between("confidence", confidence), _between("share", share)
+    alpha = 1 - inside
+    reach = _quantile(alpha * part / 2) * active.standard_error + active.bias
+    above = _quantile(alpha * (1 - part)) * halted.standard_error + halted.bias
+    most = max(0.0, halted.estimate + above) + check_amount("missing", missing)
+    worth = largest * most
+    return EveryoneInterval(
+        low=active.estimate - reach - (worth if signed else 0.0),
+        high=active.estimate + reach + worth,
+        most_halted=most,
+    )
+
+
+def _quantile(tail: float) -> float:
+    """The z with P(Z > z) = tail.
+
+    >>> round(_quantile(0.025), 9)
+    1.959963985
+    """
+    return -NormalDist().inv_cdf(tail)
+
+
+def _between(name: str, value: float) -> float:
+    """Neither so close to 0 nor to 1 that a tail would be lost in rounding."""
+    if not CLOSEST <= check_delta(name, value) <= 1 - CLOSEST:
+        raise ParameterError(name, value, f"from {CLOSEST:g} to 1 - {CLOSEST:g}")
+    return float(value)

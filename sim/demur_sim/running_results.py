@@ -1,0 +1,235 @@
+"""What a run of a running count found, how far off it is, and why."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from demur_proto.arrays import Values, Vector
+from demur_proto.continual.factors import change_norm, factors_of
+from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
+from demur_proto.guarantee import Guarantee
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.release import Release
+from demur_proto.segments import Admission, Factorisation
+from demur_sim.counting_design import CountingDesign
+from demur_sim.linear_results import SIMULATED
+from demur_sim.results import Result, number
+from demur_sim.scenario import Kind
+from demur_sim.simulation import study_of
+
+BOUND = 1  #: the largest state
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunningResult(Result):
+    """A finished running count; the data unit is people who are on.
+
+    Whoever ran out counts with the state that they told last: `active_truth` is the sum of states as
+    told, `truth` as they are. Under admission `halt` nothing is told as a whole, and `active_truth` is
+    what the releases are unbiased for: the solution of what was sent.
+    """
+
+    design: CountingDesign
+    halts: tuple[Release, ...]  #: how many ran out, round by round; empty if that was not asked
+
+    @cached_property
+    def mechanism(self) -> GaussianLinear:
+        """The mechanism of every round."""
+        return GaussianLinear.of(self.study.value, self.design.query)
+
+    @cached_property
+    def active_truth(self) -> Values:
+        """Simulator's truth: the sum of the states as told [rounds, 1]."""
+        sent = np.array(self.aftermath.contributed, dtype=np.float64)[:, 0]
+        sums = np.array([weights @ sent[: len(weights)] for weights in self._solutions])
+        whole = self.scenario.admission is Admission.COMMIT
+        return (np.rint(sums) if whole else sums)[:, None]
+
+    @cached_property
+    def noise_errors(self) -> Vector:
+        """The standard error of every round if nobody is missing [rounds], people."""
+        share = self.devices * (self.mechanism.noise_steps**2 + 1 / 12)
+        squares = [math.fsum(weights * weights) for weights in self._solutions]
+        return np.sqrt(share * np.array(squares))
+
+    @property
+    def sigma(self) -> float:
+        """Its root mean square over rounds."""
+        return float(np.sqrt(np.mean(self.noise_errors**2)))
+
+    @property
+    def worst_case_sigma(self) -> float:
+        """The standard error if everybody paid for their state in every round."""
+        daily = replace(
+            self.scenario,
+            kind=Kind.LINEAR,
+            factorisation=Factorisation.SQUARE_ROOT,  # a linear question says nothing of these
+            admission=Admission.COMMIT,
+            halts=0.0,
+        )
+        rounds = len(self.releases)
+        study = study_of(daily, devices=self.devices, answers=rounds, horizon=rounds)
+        mechanism = GaussianLinear(
+            dimension=1,
+            clip=float(BOUND),
+            grid_exponent=study.base_grid_exponent,
+            sigma=study.base_sigma,
+            shares=study.noise_shares,
+            on_grid=True,
+        )
+        return mechanism.standard_error(self.devices)
+
+    @property
+    def worst_case_rounds(self) -> int:
+        """How many rounds everyone could pay for, state by state, at the noise of this run."""
+        study = self.study.value
+        state = BOUND**2 << -2 * study.base_grid_exponent
+        return min(len(self.releases), study.budget_units // (study.base_weight * state))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised to whom, by both studies together."""
+        return self.design.guarantee
+
+    @property
+    def simulated(self) -> str:
+        """Why the run itself protects nobody."""
+        return SIMULATED
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether releases have one."""
+        return self.scenario.admission is Admission.COMMIT
+
+    @property
+    def truncation_rmse(self) -> float:
+        """Simulator's truth: how far states as told are from states as they are, over all rounds."""
+        return float(np.sqrt(np.mean((self.active_truth - self.truth) ** 2)))
+
+    @property
+    def coverage(self) -> float:
+        """How many of the released intervals hold the sum of the states as told."""
+        released = ~np.isnan(self.half_widths)
+        if not released.any():
+            return math.nan
+        held = np.abs(self.estimates - self.active_truth) <= self.half_widths
+        return float(held[released].mean())
+
+    @cached_property
+    def everyone(self) -> Sequence[EveryoneInterval | None]:
+        """The intervals for everyone; None where there is none; empty if nobody counted who ran out."""
+        if not (self.has_intervals and self.halts):
+            return ()
+        return [
+            _everyone(release, halted)
+            for release, halted in zip(self.releases, self.halts, strict=True)
+        ]
+
+    @property
+    def everyone_coverage(self) -> float:
+        """How many of these hold the sum of the states as they are."""
+        held = [
+            each.low <= float(truth) <= each.high
+            for each, truth in zip(self.everyone, self.truth[:, 0], strict=False)
+            if each is not None
+        ]
+        return float(np.mean(held)) if held else math.nan
+
+    def details(self) -> dict[str, Any]:
+        """What the summary says besides."""
+        scenario, people = self.scenario, self.devices
+        truth: dict[str, Any] = {
+            "exhausted_fraction": self.exhausted_fraction,
+            "fraction_rmse": number(self.rmse / people),
+            "fraction_rmse_truncation": self.truncation_rmse / people,
+            "fraction_rmse_theory": math.hypot(self.sigma, self.truncation_rmse) / people,
+            "fraction_rmse_theory_between_two_people": (
+                math.hypot(2 * self.sigma, self.truncation_rmse) / people
+            ),
+        }
+        if self.has_intervals:
+            truth["coverage"] = number(self.coverage)
+        if self.everyone:
+            truth["everyone_coverage"] = number(self.everyone_coverage)
+        return {
+            "budget": {
+                "value": scenario.budget,
+                "measure": str(self.study.value.measure),
+                "unit": "single changes, whenever they come",
+            },
+            "segment": {
+                "horizon": self.design.segment.horizon,
+                "factorisation": str(scenario.factorisation),
+                "admission": str(scenario.admission),
+                "change_norm": self._change_norm,
+            },
+            "fraction": {
+                "noise": self.sigma / people,
+                "noise_between_two_people": 2 * self.sigma / people,
+                "worst_case_all_rounds": self.worst_case_sigma / people,
+            },
+            "halts": self._halts_json() if self.halts else None,
+            "simulator_truth": truth,
+        }
+
+    def study_details(self) -> dict[str, Any]:
+        """What `study.json` says besides."""
+        study, halts = self.study.value, self.design.halts
+        return {
+            "base_weight": study.base_weight,
+            "base_sigma": study.base_sigma,
+            "base_grid_exponent": study.base_grid_exponent,
+            "share_sigma": self.mechanism.share_sigma,
+            "per_report_mu": self.guarantee.per_report_mu,
+            "change_norm": self._change_norm,
+            "halts": None
+            if halts is None
+            else {"budget": halts.budget, "epsilon": halts.epsilon, "base_sigma": halts.base_sigma},
+        }
+
+    @property
+    def _change_norm(self) -> float:
+        return change_norm(
+            self.scenario.factorisation,
+            horizon=self.design.segment.horizon,
+            exponent=self.study.value.base_grid_exponent,
+        )
+
+    @cached_property
+    def _solutions(self) -> list[Vector]:
+        """B[t, 1 … t] for every round t."""
+        query = self.design.query
+        factors = factors_of(
+            query.segment.factorisation,
+            horizon=query.segment.horizon,
+            exponent=query.grid_exponent,
+        )
+        return [factors.solution(position) for position in range(1, len(self.releases) + 1)]
+
+    def _halts_json(self) -> dict[str, Any]:
+        last = self.halts[-1]
+        bounds = [each for each in self.everyone if each is not None]
+        return {
+            "share": self.scenario.halts,
+            "estimate": float(last.estimate[0]) if last.estimate.size else None,
+            "standard_error": number(last.standard_error_at(0)),
+            "at_most": bounds[-1].most_halted if bounds else None,
+        }
+
+
+def _everyone(release: Release, halted: Release) -> EveryoneInterval | None:
+    if not (release.estimate.size and halted.estimate.size):  # one was withheld
+        return None
+    return everyone_interval(
+        _measured(release), _measured(halted), largest=float(BOUND), signed=True
+    )
+
+
+def _measured(release: Release) -> Measured:
+    return Measured(
+        estimate=float(release.estimate[0]), standard_error=release.standard_error_at(0)
+    )
