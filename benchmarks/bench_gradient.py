@@ -131,7 +131,9 @@ def answer(pipe: Connection) -> None:
     vars(learners)["model_of"] = lambda definition: ready
     work(pipe)
     if not ready.asked:
-        raise StateError("the worker computed gradients itself: put them where it looks for a model")
+        raise StateError(
+            "the worker computed gradients itself: put them where it looks for a model"
+        )
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from demur_proto.release import Release
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, design_study
 from demur_server.gradients import mean_gradient
-from demur_sim import cohort as cohort_module
+from demur_sim import portions as portions_module
 from demur_sim.cohort import Cohort
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
 from demur_sim.populations import ArrayPopulation
@@ -89,7 +89,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> int:
     """Portions of seven people, as a model of 150,000 parameters has them."""
-    monkeypatch.setattr(cohort_module, "PORTION_WORDS", 7 * DIMENSION)
+    monkeypatch.setattr(portions_module, "PORTION_WORDS", 7 * DIMENSION)
     return 7
 
 
