@@ -4,10 +4,11 @@ A step of float is all of it: everyone's gradient, norms, filters, sum and noise
 plain forward and backward pass over the same images by torch itself, in CPU seconds on one thread.
 Images are made up: what they show changes no time. That half needs the extra torch.
 
-Reports go from one worker process to a collector, with gradients that are there already: clipping,
-rounding, filters, noise, frames and sums are what remains. Their floor is the slower of drawing that
-noise on one thread and a bare gRPC stream of as many bytes. All three are measured in turns, and of
-each the best turn counts: what else a machine does slows them down, and nothing speeds them up.
+Reports go from worker processes, of which each works on one thread, to a collector, with gradients that
+are there already: clipping, rounding, filters, noise, frames and sums are what remains. Their floor is
+the slower of drawing that noise on one thread and a bare gRPC stream of such words. All three are
+measured in turns, and of each the best turn counts: what else a machine does slows them down, and
+nothing speeds them up.
 """
 
 import argparse
@@ -22,11 +23,11 @@ import grpc
 import numpy as np
 
 from demur_proto.definition import define_study
-from demur_proto.errors import UnsupportedError
+from demur_proto.errors import StateError, UnsupportedError
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.models.softmax import Softmax
 from demur_proto.study import Measure, Policy, Study, View, design_study
-from demur_sim import cohort, opening_processes
+from demur_sim import learners, opening_processes
 from demur_sim.children import Child
 from demur_sim.float_cohort import FloatCohort
 from demur_sim.labelled_people import LabelledPeople
@@ -40,8 +41,10 @@ from demur_sim.worker_process import work
 from figures import Figure, publish
 
 WIDE = Softmax(inputs=2600, classes=10)  #: as many parameters as the network of two convolutions
-DEVICES = 1024
-TURNS = 6
+DEVICES = 8192  #: two blocks, so that two workers have one each
+FLOOR_WORDS = 1024 * WIDE.parameters  #: for which the floors are measured, each turn
+TURNS = 3
+MOST_WORKERS = 2
 FRAME_BYTES = 1 << 20
 WORD_BYTES = 4
 
@@ -117,17 +120,23 @@ class Precomputed:
     def __init__(self) -> None:
         rows = -(-PORTION_WORDS // WIDE.parameters)
         self._rows = np.random.default_rng(1).normal(size=(rows, WIDE.parameters))
+        self.asked = False
 
     def gradients(self, theta: Any, examples: Any) -> Any:
         """The first of them."""
+        self.asked = True
         return self._rows[: examples.number_of_people]
 
 
 def answer(pipe: Connection) -> None:
     """A worker process with such a model."""
     ready = Precomputed()
-    vars(cohort)["model_of"] = lambda definition: ready
+    vars(learners)["model_of"] = lambda definition: ready
     work(pipe)
+    if not ready.asked:
+        raise StateError(
+            "the worker computed gradients itself: put them where it looks for a model"
+        )
 
 
 @contextmanager
@@ -140,7 +149,7 @@ def precomputed() -> Iterator[None]:
         vars(opening_processes)["work"] = work
 
 
-async def turns() -> Rates:
+async def turns(workers: int) -> Rates:
     """The best of several turns of all three."""
     study = design_study(
         name="gradients",
@@ -162,7 +171,7 @@ async def turns() -> Rates:
     through, drawn, streamed = [], [], []
     with precomputed():
         async with opening_processes.process_session(
-            define_study(study), questions, seed=1, refusal=Refusal.COVER, workers=1
+            define_study(study), questions, seed=1, refusal=Refusal.COVER, workers=workers
         ) as session:
             await session.ask_gradient(model)  # the first takes in data and code
             for _ in range(TURNS):
@@ -181,9 +190,10 @@ def drawing_floor(steps: float) -> float:
     sampler = FastSampler(np.random.Generator(np.random.SFC64(1)))
     reports = -(-PORTION_WORDS // WIDE.parameters)
     started = time.perf_counter()
-    for _ in range(DEVICES // reports):
+    draws = FLOOR_WORDS // (reports * WIDE.parameters)
+    for _ in range(draws):
         sampler.gaussian(steps, reports=reports, dimension=WIDE.parameters)
-    return DEVICES // reports * reports * WIDE.parameters / (time.perf_counter() - started)
+    return draws * reports * WIDE.parameters / (time.perf_counter() - started)
 
 
 def take(pipe: Any) -> None:
@@ -202,7 +212,7 @@ async def _take(pipe: Any) -> None:
     pipe.send(server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     await anyio.wait_readable(pipe)
-    await server.stop(None)
+    await server.stop(1.0)
 
 
 async def stream_floor() -> float:
@@ -211,7 +221,7 @@ async def stream_floor() -> float:
     try:
         port = await child.hear()
         frame = bytes(FRAME_BYTES - 1024)
-        frames = DEVICES * WIDE.parameters * WORD_BYTES // len(frame)
+        frames = FLOOR_WORDS * WORD_BYTES // len(frame)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call: Any = channel.stream_stream("/bare.Bare/Take")()
             started = time.perf_counter()
@@ -220,6 +230,7 @@ async def stream_floor() -> float:
                 await call.read()
             seconds = time.perf_counter() - started
             await call.done_writing()
+            await call.read()  # nothing more; a call left open is cancelled, which gRPC would print
         child.tell("stop")
         return frames * len(frame) / WORD_BYTES / seconds
     finally:
@@ -246,17 +257,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except UnsupportedError as error:
         print(f"no step in float: {error}")
-    words, drawn, streamed = anyio.run(turns)
+    rates = {workers: anyio.run(turns, workers) for workers in range(1, MOST_WORKERS + 1)}
+    drawn = max(each.drawn for each in rates.values())
+    streamed = max(each.streamed for each in rates.values())
     floor = min(drawn, streamed)
     figures += [
         Figure(
-            name="words of gradients through gRPC, one worker",
-            value=words,
+            name=f"words of gradients through gRPC, {workers} worker{'s' if workers > 1 else ''}",
+            value=each.through,
             unit="words/s",
             better="higher",
             bar=0.6 * floor,
             floor=floor,
-        ),
+        )
+        for workers, each in rates.items()
+    ]
+    figures += [
         Figure(name="noise drawn by one thread", value=drawn, unit="words/s", better="higher"),
         Figure(name="a bare gRPC stream", value=streamed, unit="words/s", better="higher"),
     ]

@@ -43,21 +43,12 @@ def split_frames(
     ...                                                first_number=1)]
     [4096, 904]
     """
-    reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
-    if rest or (len(words) % reports if reports else words):
-        raise ParameterError("report_ids", len(report_ids), "16 bytes for each report")
     for name, each in (("device_ids", device_ids), ("proofs", proofs)):
         if each and len(each) != len(report_ids):
             raise ParameterError(name, len(each), "16 bytes for each report")
-    if not reports:
-        return
-    size = len(words) // reports
-    if size > LARGEST_REPORT_BYTES:
-        raise ParameterError("words", f"{size} bytes a report", f"at most {LARGEST_REPORT_BYTES}")
-    fit = min(MAXIMUM_FRAME_REPORTS, MAXIMUM_FRAME_BYTES // (size + REPORT_ID_BYTES))
-    fit = max(1, fit)
-    for number, start in enumerate(range(0, reports, fit), start=first_number):
-        stop = start + fit
+    size, frames = frame_reports(report_ids, words)
+    for number, reports in enumerate(frames, start=first_number):
+        start, stop = reports.start, reports.stop
         yield report_pb2.ReportFrame(
             frame_number=number,
             round_hash=round_hash,
@@ -66,6 +57,26 @@ def split_frames(
             device_ids=device_ids[start * DEVICE_ID_BYTES : stop * DEVICE_ID_BYTES],
             proofs=proofs[start * PROOF_BYTES : stop * PROOF_BYTES],
         )
+
+
+def frame_reports(report_ids: bytes, words: Payload) -> tuple[int, list[slice]]:
+    """Bytes of each report's words, and which reports each frame of `split_frames` holds.
+
+    Raises:
+        ParameterError: as there.
+
+    >>> frame_reports(bytes(16 * 5000), bytes(20000))
+    (4, [slice(0, 4096, None), slice(4096, 5000, None)])
+    """
+    reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
+    if rest or (len(words) % reports if reports else words):
+        raise ParameterError("report_ids", len(report_ids), "16 bytes for each report")
+    size = len(words) // reports if reports else 0
+    if size > LARGEST_REPORT_BYTES:
+        raise ParameterError("words", f"{size} bytes a report", f"at most {LARGEST_REPORT_BYTES}")
+    fit = min(MAXIMUM_FRAME_REPORTS, MAXIMUM_FRAME_BYTES // (size + REPORT_ID_BYTES))
+    fit = max(1, fit)
+    return size, [slice(start, min(start + fit, reports)) for start in range(0, reports, fit)]
 
 
 def check_frame(frame: report_pb2.ReportFrame, *, words: Payload | None = None) -> int:

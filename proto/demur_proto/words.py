@@ -1,7 +1,7 @@
 """Integer words ↔ bytes."""
 
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -61,15 +61,35 @@ def encode_words(words: Words, word_type: WordType) -> bytes:
     >>> encode_words(np.array([[1, 0, 0, 1, 0, 0, 0, 0, 1]]), WordType.BIT).hex()
     '0901'
     """
+    return bytes(encoded_words(words, word_type))
+
+
+def encoded_words(words: Words, word_type: WordType) -> memoryview:
+    """`encode_words` without its last copy, for whoever puts the bytes elsewhere anyway.
+
+    Of words that are encoded as they are, it is their own memory: they must not change meanwhile.
+
+    Raises:
+        ParameterError: a word does not fit; nothing saturates.
+
+    >>> encoded_words(np.array([[1, -2]]), WordType.INT32).hex()
+    '01000000feffffff'
+    """
     if word_type is WordType.BIT:
         if not ((words == 0) | (words == 1)).all():
             raise ParameterError("words", "another word", "0 or 1")
-        return np.packbits(words.astype(np.bool_), axis=1, bitorder="little").tobytes()
+        return _bytes_of(np.packbits(words.astype(np.bool_), axis=1, bitorder="little"))
     if word_type is WordType.INT32:
         if words.size and not -(1 << 31) <= words.min() <= words.max() < 1 << 31:
             raise ParameterError("words", "a larger word", "within 32 bits")
-        return words.astype("<i4").tobytes()
-    return words.astype("<i8", copy=False).tobytes()
+        return _bytes_of(words.astype("<i4"))
+    return _bytes_of(words.astype("<i8", copy=False))
+
+
+def _bytes_of(encoded: np.ndarray[Any, Any]) -> memoryview:
+    """An array's memory, row by row."""
+    flat: Any = np.ascontiguousarray(encoded).reshape(-1).view(np.uint8)
+    return memoryview(flat)
 
 
 def decode_words(

@@ -7,6 +7,8 @@ large reports stay where gRPC has put them instead, and only what is around them
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from demur_proto.frame_bytes import varint
+
 WORTH_BYTES = 1 << 15  #: of a message; in a smaller one, words are copied as quickly
 
 _VARINT, _LENGTH = 0, 2  # wire types: https://protobuf.dev/programming-guides/encoding/#structure
@@ -84,7 +86,7 @@ def lift(data: bytes, field: int, inner: int) -> tuple[bytes, memoryview] | None
         return None
     begin, first, end = lifted
     rest = data[start:begin] + data[end:]
-    return data[:1] + _varint(len(rest)) + rest, memoryview(data)[first:end]
+    return data[:1] + varint(len(rest)) + rest, memoryview(data)[first:end]
 
 
 def _number(data: bytes, at: int, longest: int) -> tuple[int, int]:
@@ -95,12 +97,3 @@ def _number(data: bytes, at: int, longest: int) -> tuple[int, int]:
         if byte < 0x80:
             return at + shift + 1, value
     return 0, 0
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value >= 0x80:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)

@@ -31,7 +31,7 @@ from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.learners import Learners
 from demur_sim.populations import Population
-from demur_sim.portions import BLOCK, ahead_if_wide, portions
+from demur_sim.portions import BLOCK, portions
 from demur_sim.round_sums import RoundSum, added, evaluate_query, given_sums, randomised_tally
 from demur_sim.running_block import RunningBlock
 from demur_sim.sampling import FastSampler, Noise, summed_noise
@@ -93,20 +93,19 @@ class Block:
             model: the one that the round names, if it names one.
             counting: what a running count needs besides.
         """
-        fast = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        with ahead_if_wide(fast, asked, mechanism, self._study, len(self.refused)) as sampler:
-            for people in portions(asked.query, len(self.refused)):
-                contribution, sent = self._contribution(
-                    asked, mechanism, model, counting, people, sampler
-                )
-                reports = mechanism.randomise(contribution, sampler)
-                yield BlockAnswer(
-                    block=self.number,
-                    people=people,
-                    words=reports[sent] if self._silent else reports,
-                    sent=sent,
-                    contributed=given_sums(asked.query, contribution),
-                )
+        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        for people in portions(asked.query, len(self.refused)):
+            contribution, sent = self._contribution(
+                asked, mechanism, model, counting, people, sampler
+            )
+            reports = mechanism.randomise(contribution, sampler)
+            yield BlockAnswer(
+                block=self.number,
+                people=people,
+                words=reports[sent] if self._silent else reports,
+                sent=sent,
+                contributed=given_sums(asked.query, contribution),
+            )
 
     def sum(
         self,

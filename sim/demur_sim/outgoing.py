@@ -1,22 +1,16 @@
-"""What leaves a worker: its cohort's reports as bytes, worked out while others are being sent."""
+"""What leaves a worker: its cohort's reports as bytes."""
 
-from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
-import anyio
-import anyio.to_thread
 import numpy as np
 
 from demur_proto.arrays import Integers
 from demur_proto.definition import REPORT_ID_BYTES, Defined, ReportIds
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.round import Round
-from demur_proto.words import encode_words
+from demur_proto.words import Payload, encoded_words
 from demur_sim.cohort import Cohort
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -25,7 +19,7 @@ class Outgoing:
 
     people: Integers  #: who sent them, numbered within the cohort [n]
     report_ids: bytes  #: 16 bytes each
-    words: bytes  #: encoded, report by report
+    words: Payload  #: encoded, report by report
     contributed: Integers  #: simulator's truth: see `cohort.given_sums`
 
 
@@ -34,7 +28,7 @@ def outgoing(
     ids: Mapping[int, ReportIds],
     asked: Defined[Round],
     model: ModelDefinition | None,
-) -> Generator[Outgoing, None, None]:
+) -> Iterator[Outgoing]:
     """Everyone's reports to a round, portion by portion.
 
     Args:
@@ -59,42 +53,6 @@ def outgoing(
         yield Outgoing(
             people=people,
             report_ids=report_ids,
-            words=encode_words(answer.words, asked.value.word_type),
+            words=encoded_words(answer.words, asked.value.word_type),
             contributed=answer.contributed,
         )
-
-
-@asynccontextmanager
-async def worked_ahead(
-    items: Generator[Item, None, None], *, on_thread: bool
-) -> AsyncIterator[AsyncIterator[Item]]:
-    """What a generator gives, the next worked out on a thread while the last is used.
-
-    Args:
-        items: closed when the block ends.
-        on_thread: otherwise each is worked out when it is asked for: the way to a thread and back
-            takes longer than a small one.
-    """
-    if not on_thread:
-        with closing(items):
-            yield _one_by_one(items)
-        return
-    ready, taken = anyio.create_memory_object_stream[Item](1)
-
-    async def work() -> None:
-        with ready:
-            while (item := await anyio.to_thread.run_sync(next, items, None)) is not None:
-                await ready.send(item)
-
-    with closing(items), taken:  # once nobody works on them any more
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(work)
-            try:
-                yield taken
-            finally:
-                tasks.cancel_scope.cancel()  # nobody takes what is not worked out yet
-
-
-async def _one_by_one(items: Generator[Item, None, None]) -> AsyncIterator[Item]:
-    for item in items:
-        yield item

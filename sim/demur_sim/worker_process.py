@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
 
 import anyio
 import grpc
@@ -16,26 +17,23 @@ from demur_client.connection import connected, send
 from demur_client.models import ModelCache
 from demur_proto.arrays import Flags, Integers
 from demur_proto.calls import PEER, calling
-from demur_proto.chunks import frame_messages
-from demur_proto.definition import REPORT_ID_BYTES, Defined, read_round
+from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
-from demur_proto.frames import split_frames
+from demur_proto.frame_bytes import FrameBytes, frames_in_bytes
 from demur_proto.models.definition import ModelDefinition
-from demur_proto.round import Gradient, ModelQuery, Round
+from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
-from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_proto.v1 import collector_pb2, report_pb2
 from demur_proto.version import PROTOCOL_VERSION
 from demur_sim.children import peak_rss_mb, say
 from demur_sim.cohort import Cohort
 from demur_sim.counting_rounds import Flagged
-from demur_sim.outgoing import outgoing, worked_ahead
+from demur_sim.outgoing import outgoing
 from demur_sim.populations import Population
 from demur_sim.recorder import Recorder
 from demur_sim.scenario import Refusal
 
-Call = grpc.aio.StreamStreamCall[
-    collector_pb2.SubmitFramesRequest, collector_pb2.SubmitFramesResponse
-]
+Call = grpc.aio.StreamStreamCall[bytes, collector_pb2.SubmitFramesResponse]  # bytes of requests
 
 RETRY_S = 0.05  #: pause before a frame is sent again after TRY_LATER
 
@@ -101,9 +99,8 @@ async def _work(pipe: Connection, task: Work) -> None:
             beside[other.hash] = _Gateway(
                 pipe, channel, task, other, seed=companion.seed, beside=halted
             )
-        stub = collector_pb2_grpc.CollectorStub(channel)
         gateways = [gateway, *beside.values()]
-        calls = [stub.SubmitFrames() for _ in gateways]
+        calls = [_submit_frames(channel) for _ in gateways]
         try:
             async with anyio.create_task_group() as tasks:
                 for each, call in zip(gateways, calls, strict=True):
@@ -127,11 +124,22 @@ async def _work(pipe: Connection, task: Work) -> None:
     )
 
 
+def _submit_frames(channel: grpc.aio.Channel) -> Call:
+    """The stub's method, for requests that are bytes already."""
+    service = collector_pb2.DESCRIPTOR.services_by_name["Collector"].full_name
+    method: Any = channel.stream_stream(
+        f"/{service}/SubmitFrames",
+        response_deserializer=collector_pb2.SubmitFramesResponse.FromString,
+    )
+    call: Call = method()
+    return call
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class _Sent:
     """A frame on its way."""
 
-    frame: report_pb2.ReportFrame
+    frame: FrameBytes
     number: int  # of its round
     people: Integers  # whose reports it holds
 
@@ -172,7 +180,7 @@ class _Gateway:
         """Answer every round that the collector opens."""
         hello = collector_pb2.Hello(protocol_version=PROTOCOL_VERSION, study_hash=self._study.hash)
         async with calling(PEER):
-            await send(call, collector_pb2.SubmitFramesRequest(hello=hello))
+            await send(call, collector_pb2.SubmitFramesRequest(hello=hello).SerializeToString())
         # Without a limit: whoever reads must never wait for whoever writes.
         opened, incoming = anyio.create_memory_object_stream[Defined[Round]](math.inf)
         async with anyio.create_task_group() as tasks, opened, incoming:
@@ -201,30 +209,26 @@ class _Gateway:
         first_report = 0.0
         if self.recorder:
             self.recorder.received(number)
-        answers = outgoing(self.cohort, self._ids, asked, await self._model(asked))
-        wide = isinstance(asked.value.query, Gradient)
-        async with worked_ahead(answers, on_thread=wide) as ready:
-            async for answer in ready:
-                mine = answer.contributed
-                contributed = mine if contributed is None else contributed + mine
-                start = 0
-                for frame in split_frames(
-                    asked.hash, answer.report_ids, answer.words, first_number=self._next_frame
-                ):
-                    stop = start + len(frame.report_ids) // REPORT_ID_BYTES
-                    people = answer.people[start:stop]
-                    self._frames[frame.frame_number] = _Sent(frame, number, people)
-                    self._next_frame = frame.frame_number + 1
-                    first_report = first_report or time.monotonic()
-                    if self.recorder:
-                        self.recorder.sent(
-                            number,
-                            people,
-                            size_bytes=(len(frame.report_ids) + len(frame.words)) // len(people),
-                            time_s=time.monotonic() - received,
-                        )
-                    await self._send(call, frame)
-                    start = stop
+        model = await self._model(asked)
+        for answer in outgoing(self.cohort, self._ids, asked, model):
+            mine = answer.contributed
+            contributed = mine if contributed is None else contributed + mine
+            for frame in frames_in_bytes(
+                asked.hash, answer.report_ids, answer.words, first_number=self._next_frame
+            ):
+                people = answer.people[frame.reports]
+                self._frames[frame.number] = _Sent(frame, number, people)
+                self._next_frame = frame.number + 1
+                first_report = first_report or time.monotonic()
+                if self.recorder:
+                    self.recorder.sent(
+                        number,
+                        people,
+                        size_bytes=(len(answer.report_ids) + len(answer.words))
+                        // len(answer.people),
+                        time_s=time.monotonic() - received,
+                    )
+                await self._send(call, frame)
         while self._frames:
             self._news = anyio.Event()
             again, self._again = self._again, []
@@ -253,11 +257,11 @@ class _Gateway:
             return None
         return (await self._models.of(self._channel, query)).value
 
-    async def _send(self, call: Call, frame: report_pb2.ReportFrame) -> None:
+    async def _send(self, call: Call, frame: FrameBytes) -> None:
         """Only the one who answers sends: gRPC allows one write at a time."""
         async with calling(PEER):
-            for request in frame_messages(frame):
-                await send(call, request)
+            for message in frame.messages:
+                await send(call, message)
 
     def _settle(self, receipt: report_pb2.FrameReceipt) -> None:
         """Take in what became of a frame."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from counting_kit import EXPONENT, a_study, dense
-from demur_client import running
+from demur_client import running_state
 from demur_client.filters import Filter
 from demur_proto.arrays import Flags, Integers, Values
 from demur_proto.asking import next_prefix
@@ -334,11 +334,10 @@ def spent_of_a_device() -> int:
     study = a_study(answers=50)
     mine = Filter.of(study.value)
     segment = Segment(horizon=4, cohort=1).begun(1)
-    state: running.RunningState | None = None
+    state = running_state.RunningState()
     for number in range(1, 5):
         asked = next_prefix(study, Feature(name="state"), segment, number=number)
-        state = state or running.RunningState(asked)
-        state.answer(asked, np.ones((1, 1)), mine)
+        state = state.answer(asked, np.ones((1, 1)), mine).state
         segment = segment.after() if number < 4 else segment
     return study.value.budget_units - mine.remaining_units
 
@@ -365,7 +364,7 @@ def test_only_changes_cost() -> None:
     check_that_only_changes_cost()
 
 
-@pytest.mark.parametrize("where", [running_block, running])
+@pytest.mark.parametrize("where", [running_block, running_state])
 def test_a_level_question_that_charges_daily_is_found(
     monkeypatch: pytest.MonkeyPatch, where: Any
 ) -> None:
