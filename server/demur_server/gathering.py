@@ -16,7 +16,7 @@ MOST = 4096  #: reports of a round in one group
 Count = Callable[[bytes, bytes, bytes, bytes | None], Awaitable[list[int]]]
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(slots=True, repr=False, eq=False)  # a frozen one takes four times as long to make
 class _Waiting:
     report_id: bytes
     words: bytes
@@ -38,19 +38,19 @@ class Gathering:
         self._waiting: dict[bytes, list[_Waiting]] = {}
         self._groups: set[asyncio.Task[None]] = set()
 
-    async def add(
+    def add(
         self, round_hash: bytes, report_id: bytes, words: bytes, *, device: bytes | None
-    ) -> int:
-        """Have one report counted, with others or alone; what became of it.
+    ) -> "asyncio.Future[int]":
+        """Have one report counted, with others or alone; its future tells what became of it.
 
-        A caller that is cancelled meanwhile leaves its report to be counted all the same. Reports of
+        A caller that is cancelled while it waits leaves its report to be counted all the same. Reports of
         one round must have equally many words.
         """
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(round_hash, []).append(_Waiting(report_id, words, device, told))
         if len(self._groups) < AT_ONCE:
             self._start()
-        return await told
+        return told
 
     def _start(self) -> None:
         # No caller may own this task: it works for others as well, and must outlive a caller that leaves.
