@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from demur_proto.errors import DemurError
 
-AT_ONCE = 2  #: groups: while one is written to the disk, another is made ready
 MOST = 4096  #: reports of a round in one group
 
 Count = Callable[[bytes, bytes, bytes, bytes | None], Awaitable[list[int]]]
@@ -36,7 +35,7 @@ class Gathering:
     def __init__(self, count: Count) -> None:
         self._count = count
         self._waiting: dict[bytes, list[_Waiting]] = {}
-        self._groups: set[asyncio.Task[None]] = set()
+        self._running: asyncio.Task[None] | None = None
 
     def add(
         self, round_hash: bytes, report_id: bytes, words: bytes, *, device: bytes | None
@@ -48,18 +47,17 @@ class Gathering:
         """
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(round_hash, []).append(_Waiting(report_id, words, device, told))
-        if len(self._groups) < AT_ONCE:
-            self._start()
+        if self._running is None or self._running.done():
+            # No caller may own this task: it works for others as well, and must outlive who leaves.
+            self._running = asyncio.create_task(self._run(), name="gathered reports")
         return told
 
-    def _start(self) -> None:
-        # No caller may own this task: it works for others as well, and must outlive a caller that leaves.
-        task = asyncio.create_task(self._run(), name="gathered reports")
-        self._groups.add(task)
-        task.add_done_callback(self._groups.discard)
-
     async def _run(self) -> None:
-        """Count what waits until nothing does."""
+        """Count what waits until nothing does.
+
+        One group of each round at a time. With two, the second would be made ready while the first
+        is written; but both would be smaller, which costs more than it gains.
+        """
         while self._waiting:
             rounds, self._waiting = self._waiting, {}
             await asyncio.gather(*(self._count_all(*each) for each in rounds.items()))
@@ -83,11 +81,10 @@ class Gathering:
                 return [error]
         except Exception as error:  # noqa: BLE001  it belongs to those who wait
             return [error] * len(group)
-        # One of them may be at fault, such as a device of another shard. It must not harm the others.
-        outcomes: list[int | Exception] = []
-        for each in group:
-            outcomes += await self._outcomes(round_hash, [each])
-        return outcomes
+        # One of them may be at fault, such as a device of another shard. It must not harm the others,
+        # nor keep them waiting: all at once, they share a commit again.
+        alone = await asyncio.gather(*(self._outcomes(round_hash, [each]) for each in group))
+        return [outcome for [outcome] in alone]
 
     async def _together(self, round_hash: bytes, group: list[_Waiting]) -> list[int]:
         devices = [each.device for each in group if each.device is not None]
