@@ -32,9 +32,9 @@ def check_words(live: LiveRound, words: Payload, *, reports: int) -> None:
     Raises:
         WireError: the length does not fit.
     """
-    word_type, length = live.asked.value.word_type, live.mechanism.report_length
-    expected = reports * word_type.report_bytes(length)
+    expected = reports * live.report_bytes
     if len(words) != expected:
+        word_type, length = live.asked.value.word_type, live.mechanism.report_length
         raise WireError(
             f"{reports} reports of {length} {word_type} words take {expected} bytes, "
             f"got {len(words)}"

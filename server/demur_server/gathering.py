@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from demur_proto.errors import DemurError
 
-AT_ONCE = 2  #: groups: while one is written to the disk, another is made ready
 MOST = 4096  #: reports of a round in one group
 
 Count = Callable[[bytes, bytes, bytes, bytes | None], Awaitable[list[int]]]
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(slots=True, repr=False, eq=False)  # a frozen one takes four times as long to make
 class _Waiting:
     report_id: bytes
     words: bytes
@@ -36,37 +35,32 @@ class Gathering:
     def __init__(self, count: Count) -> None:
         self._count = count
         self._waiting: dict[bytes, list[_Waiting]] = {}
-        self._groups: set[asyncio.Task[None] | None] = set()
+        self._running: asyncio.Task[None] | None = None
 
-    async def add(
+    def add(
         self, round_hash: bytes, report_id: bytes, words: bytes, *, device: bytes | None
-    ) -> int:
-        """Have one report counted, with others or alone; what became of it.
+    ) -> "asyncio.Future[int]":
+        """Have one report counted, with others or alone; its future tells what became of it.
 
-        A caller that is cancelled meanwhile leaves its report to be counted all the same. Reports of
+        A caller that is cancelled while it waits leaves its report to be counted all the same. Reports of
         one round must have equally many words.
         """
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(round_hash, []).append(_Waiting(report_id, words, device, told))
-        if len(self._groups) < AT_ONCE:
-            self._start()
-        return await told
-
-    def _start(self) -> None:
-        # No caller may own this task: it works for others as well, and must outlive a caller that leaves.
-        task = asyncio.create_task(self._run(), name="gathered reports")
-        self._groups.add(task)
-        task.add_done_callback(self._groups.discard)
+        if self._running is None or self._running.done():
+            # No caller may own this task: it works for others as well, and must outlive who leaves.
+            self._running = asyncio.create_task(self._run(), name="gathered reports")
+        return told
 
     async def _run(self) -> None:
-        """Count what waits until nothing does."""
-        try:
-            while self._waiting:
-                rounds, self._waiting = self._waiting, {}
-                await asyncio.gather(*(self._count_all(*each) for each in rounds.items()))
-        finally:
-            # At once: a report that came before the task's callbacks would wait for one that has ended.
-            self._groups.discard(asyncio.current_task())
+        """Count what waits until nothing does.
+
+        One group of each round at a time. With two, the second would be made ready while the first
+        is written; but both would be smaller, which costs more than it gains.
+        """
+        while self._waiting:
+            rounds, self._waiting = self._waiting, {}
+            await asyncio.gather(*(self._count_all(*each) for each in rounds.items()))
 
     async def _count_all(self, round_hash: bytes, group: list[_Waiting]) -> None:
         try:
@@ -87,11 +81,10 @@ class Gathering:
                 return [error]
         except Exception as error:  # noqa: BLE001  it belongs to those who wait
             return [error] * len(group)
-        # One of them may be at fault, such as a device of another shard. It must not harm the others.
-        # By halves, so that it takes few more commits to find it.
-        half = len(group) // 2
-        first = await self._outcomes(round_hash, group[:half])
-        return [*first, *await self._outcomes(round_hash, group[half:])]
+        # One of them may be at fault, such as a device of another shard. It must not harm the others,
+        # nor keep them waiting: all at once, they share a commit again.
+        alone = await asyncio.gather(*(self._outcomes(round_hash, [each]) for each in group))
+        return [outcome for [outcome] in alone]
 
     async def _together(self, round_hash: bytes, group: list[_Waiting]) -> list[int]:
         devices = [each.device for each in group if each.device is not None]

@@ -1,7 +1,7 @@
 """Reports on their way into a collector: what is sound is counted, each report on its own."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 import numpy as np
@@ -49,22 +49,27 @@ class Intake:
         self._open_access = open_access
         self._gathering = Gathering(self._submit_together)
 
-    async def submit_one(
+    def submit_one(
         self, round_hash: bytes, report_id: bytes, words: Payload, *, device: bytes | None = None
-    ) -> int:
-        """Count one report that came on its own; as `submit`, which says more.
+    ) -> Awaitable[int]:
+        """Have one report counted that came on its own; as `submit`, which says more.
 
-        What is checked before the first report could count concerns this report alone. A short one is
-        then counted together with others that come meanwhile.
+        What concerns this report alone is checked at once. A short one is then counted together with
+        others that come meanwhile.
         """
         asking = self._asking(round_hash)
         if len(words) > SMALL_BYTES or not asking.answerable:
-            [disposition] = await self.submit(round_hash, report_id, words, devices=device)
-            return disposition
+            return self._submit_alone(round_hash, report_id, words, device)
         check_words(asking, words, reports=report_count(report_id))
         if not self._open_access:
             check_devices(device, reports=1)
-        return await self._gathering.add(round_hash, report_id, bytes(words), device=device)
+        return self._gathering.add(round_hash, report_id, bytes(words), device=device)
+
+    async def _submit_alone(
+        self, round_hash: bytes, report_id: bytes, words: Payload, device: bytes | None
+    ) -> int:
+        [disposition] = await self.submit(round_hash, report_id, words, devices=device)
+        return disposition
 
     async def _submit_together(
         self, round_hash: bytes, report_ids: bytes, words: bytes, devices: bytes | None

@@ -48,9 +48,12 @@ class LiveRound:
     alarm_at: int = 1  #: how many of them are the next line in the log
     news: Bell = field(default_factory=Bell)  #: rings when reports were counted, and at the end
     capacity: int = field(init=False)  #: reports that fit before a sum could leave 64 bits
+    report_bytes: int = field(init=False)  #: of the words of one report
 
     def __post_init__(self) -> None:
         self.capacity = room_of(self.mechanism)
+        word_type = self.asked.value.word_type
+        self.report_bytes = word_type.report_bytes(self.mechanism.report_length)
 
     @property
     def answerable(self) -> bool:

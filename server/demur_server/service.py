@@ -68,8 +68,9 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             async for request, words in requests:
                 match request.WhichOneof("message"):
                     case "report":
-                        report_id = request.report.report_id
-                        disposition = await self._submit_report(request.report, words, device_id)
+                        report = request.report
+                        report_id = report.report_id
+                        disposition = await self._submitted(report, report_id, words, device_id)
                     case "chunk":
                         report_id = request.chunk.report_id
                         disposition = await self._submit_chunks(
@@ -77,11 +78,11 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                         )
                     case _:
                         raise WireError("after its hello a device sends reports, and nothing else")
-                receipt = report_pb2.Receipt(
-                    report_id=report_id,
-                    disposition=report_pb2.Disposition.ValueType(disposition),
-                )
-                await write(kind(receipt=receipt))
+                response = kind()
+                receipt = response.receipt  # filled in place, it is not copied
+                receipt.report_id = report_id
+                receipt.disposition = _value_of(disposition)
+                await write(response)
 
         hello = await _first_hello(requests)
         await self._attend(hello, receive, context, kind)
@@ -112,24 +113,30 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
                     case _:
                         raise WireError("after its hello a gateway sends frames, and nothing else")
                 receipt = report_pb2.FrameReceipt(frame_number=number)
-                receipt.dispositions.extend(map(report_pb2.Disposition.ValueType, dispositions))
+                receipt.dispositions.extend(map(_value_of, dispositions))
                 await write(kind(receipt=receipt))
 
         hello = await _first_hello(requests)
         await self._attend(hello, receive, context, kind)
 
-    async def _submit_report(
-        self, report: report_pb2.Report, lifted: Payload | None, device_id: bytes | None
-    ) -> int:
-        """Count a report that came in one message."""
+    def _submitted(
+        self,
+        report: report_pb2.Report,
+        report_id: bytes,
+        lifted: Payload | None,
+        device_id: bytes | None,
+    ) -> Awaitable[int]:
+        """Have a report counted that came in one message."""
         words = report.words if lifted is None else lifted  # the former is a copy, each time
         if len(words) > LARGEST_FRAMED_BYTES:
             raise WireError(
                 f"a report of {len(words)} bytes comes in chunks: one message holds "
                 f"{LARGEST_FRAMED_BYTES}"
             )
-        return await self._collector.intake.submit_one(
-            report.round_hash, _one_id(report.report_id), words, device=device_id
+        if len(report_id) != 16:
+            raise WireError(f"a report id is 16 bytes, got {len(report_id)}")
+        return self._collector.intake.submit_one(
+            report.round_hash, report_id, words, device=device_id
         )
 
     async def _submit_chunks(
@@ -209,10 +216,14 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         study_hash = self._collector.study(hello.study_hash).hash
         # gRPC allows one write at a time. asyncio's lock: anyio's costs a tenth of a whole report.
         writing = asyncio.Lock()
+        acquire, release, send = writing.acquire, writing.release, context.write
 
         async def write(response: object) -> None:
-            async with writing:
-                await context.write(response)
+            await acquire()  # `async with` makes two more coroutines
+            try:
+                await send(response)
+            finally:
+                release()
 
         async def push() -> None:
             opened = self._collector.open_rounds(study_hash, after_round=hello.after_round)
@@ -226,13 +237,21 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         )
         await write(kind(welcome=welcome))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(push)
-            await receive(write)
-            tasks.cancel_scope.cancel()
+
+            async def receive_all() -> None:
+                await receive(write)
+                tasks.cancel_scope.cancel()
+
+            # This task has half a dozen coroutines below this one, and each would be gone through
+            # whenever a report goes on. Receiving has a task that begins here; rounds are pushed seldom.
+            tasks.start_soon(receive_all)
+            await push()
 
 
 Write = Callable[[object], Awaitable[None]]
 
+
+_value_of = report_pb2.Disposition.ValueType
 
 # The fields `words` of a report in a visit, and of a frame.
 _read_visit = lifting(collector_pb2.VisitRequest, field=2, inner=3)
@@ -251,9 +270,3 @@ def _chosen(data: Payload, chosen: list[int], *, reports: int) -> bytes:
     """What a field with equal parts for each report says of some of them."""
     size = len(data) // reports
     return b"".join([data[i * size : (i + 1) * size] for i in chosen])
-
-
-def _one_id(report_id: bytes) -> bytes:
-    if len(report_id) != 16:
-        raise WireError(f"a report id is 16 bytes, got {len(report_id)}")
-    return report_id

@@ -12,7 +12,7 @@ from demur_proto.round import Round
 from demur_proto.v1 import report_pb2
 from demur_proto.words import encode_words
 from demur_server.collector import Collector
-from demur_server.gathering import AT_ONCE, MOST, Gathering
+from demur_server.gathering import MOST, Gathering
 
 ACCEPTED = report_pb2.DISPOSITION_ACCEPTED
 DUPLICATE = report_pb2.DISPOSITION_DUPLICATE
@@ -54,18 +54,16 @@ async def brought(gathering: Gathering, numbers: list[int]) -> list[int | BaseEx
 async def test_reports_gather_while_others_are_counted() -> None:
     counter = Counter()
     gathering = Gathering(counter)
-    first = []
-    for n in range(AT_ONCE):
-        first.append(asyncio.create_task(brought(gathering, [n])))
-        await asyncio.sleep(0.01)
+    first = asyncio.create_task(brought(gathering, [0]))
+    await asyncio.sleep(0.01)
 
-    others = asyncio.create_task(brought(gathering, list(range(AT_ONCE, 50))))
+    others = asyncio.create_task(brought(gathering, list(range(1, 50))))
     await asyncio.sleep(0.01)
     counter.go_on.set()
 
-    assert [await each for each in first] == [[n] for n in range(AT_ONCE)]
-    assert await others == list(range(AT_ONCE, 50))
-    assert [len(each) for each in counter.groups] == [1] * AT_ONCE + [50 - AT_ONCE]
+    assert await first == [0]
+    assert await others == list(range(1, 50))
+    assert [len(each) for each in counter.groups] == [1, 49]
 
 
 async def test_a_group_is_never_larger_than_a_frame() -> None:
@@ -107,6 +105,25 @@ async def test_one_that_is_refused_does_not_harm_the_others() -> None:
 
     assert outcomes[:2] + outcomes[3:] == [ACCEPTED] * 3
     assert isinstance(outcomes[2], StateError)
+
+
+async def test_those_beside_a_refused_one_do_not_wait_for_one_another() -> None:
+    together, refused = asyncio.Barrier(4), []
+
+    async def count(
+        round_hash: bytes, report_ids: bytes, words: bytes, devices: bytes | None
+    ) -> list[int]:
+        if len(report_ids) > 16:
+            refused.append(report_ids)
+            raise StateError("a device of another shard")
+        await together.wait()
+        return [ACCEPTED]
+
+    async with asyncio.timeout(5):
+        outcomes = await brought(Gathering(count), [1, 2, 3, 4])
+
+    assert outcomes == [ACCEPTED] * 4
+    assert len(refused) == 1
 
 
 async def test_a_store_that_is_gone_is_told_to_everyone() -> None:
@@ -195,11 +212,11 @@ async def test_words_of_a_wrong_length_fail_their_own_report_only(
     asked = await collector.open_round(ask(1).definition)
     good, short = encode_words(np.array([[1]]), asked.value.word_type), b"\x01"
 
+    async def submitted(who: int, words: bytes) -> int:
+        return await collector.intake.submit_one(asked.hash, named(who), words)
+
     told = await asyncio.gather(
-        *(
-            collector.intake.submit_one(asked.hash, named(n), words)
-            for n, words in enumerate([good, short, good])
-        ),
+        *(submitted(n, words) for n, words in enumerate([good, short, good])),
         return_exceptions=True,
     )
 
