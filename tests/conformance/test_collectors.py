@@ -1,7 +1,7 @@
 """Collectors on trial: the real one conforms, and each planted fault is found by its own rule."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -88,9 +88,14 @@ async def test_the_real_collector_keeps_every_rule() -> None:
 class CountsAnything(CollectorService):
     """Says ACCEPTED to all that is sound."""
 
-    async def _submit_report(self, report: report_pb2.Report, *rest: Any) -> int:
-        await super()._submit_report(report, *rest)
-        return report_pb2.DISPOSITION_ACCEPTED
+    def _submitted(self, *parts: Any) -> Awaitable[int]:
+        submitted = super()._submitted(*parts)
+
+        async def accepted() -> int:
+            await submitted
+            return report_pb2.DISPOSITION_ACCEPTED
+
+        return accepted()
 
 
 class PushesAll(CollectorService):
