@@ -83,6 +83,7 @@ async def visit(
     watcher: Watcher | None = None,
     models: ModelCache | None = None,
     policy: OwnerPolicy | None = None,
+    evaluation: Evaluation | None = None,
 ) -> None:
     """Hand in what was not acknowledged, then answer every round that the collector pushes, in order.
 
@@ -105,6 +106,8 @@ async def visit(
         watcher: told of every message.
         models: fetched before; given again at the next visit, they need not be fetched again.
         policy: the owner's; None refuses no round.
+        evaluation: of this device's rounds; given again at the next visit, a source that hangs holds
+            one thread however many visits there are.
 
     Raises:
         AccessError: the credential was refused, or revoked during the visit.
@@ -114,7 +117,9 @@ async def visit(
     """
     stub = collector_pb2_grpc.CollectorStub(channel)
     call = stub.Visit(metadata=metadata_of(credential))
-    visited = _Visit(device, call, watcher=watcher, policy=policy)
+    visited = _Visit(
+        device, call, watcher=watcher, policy=policy, evaluation=evaluation or Evaluation()
+    )
     known = ModelCache() if models is None else models
     after_round = max(after_round, device.ledger.reached(device.study.hash))
     hello = collector_pb2.Hello(
@@ -160,7 +165,13 @@ class _Visit:
     """What one visit has sent and not seen acknowledged."""
 
     def __init__(
-        self, device: Device, call: Call, *, watcher: Watcher | None, policy: OwnerPolicy | None
+        self,
+        device: Device,
+        call: Call,
+        *,
+        watcher: Watcher | None,
+        policy: OwnerPolicy | None,
+        evaluation: Evaluation,
     ) -> None:
         self.welcome = False  #: the collector knows the study
         self.pending: dict[bytes, tuple[int, Report]] = {}  #: by id, in the order of sending
@@ -168,22 +179,16 @@ class _Visit:
         self._call = call
         self._watcher = watcher
         self._policy = policy
-        self._evaluation = Evaluation()
+        self._evaluation = evaluation
         self._backoff = Backoff(first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
 
     async def resend(self) -> None:
         """Send again, byte for byte, what earlier visits could not see acknowledged."""
         ledger, study_hash = self._device.ledger, self._device.study.hash
-        waiting = {report.report_id: report for report in ledger.unsettled(study_hash)}
-        number = ledger.reached(study_hash)
-        found: list[tuple[int, Report]] = []
-        while waiting and number:
+        for number in ledger.waiting(study_hash):
             sealed = ledger.sealed(study_hash, number)
-            if sealed is not None and sealed.report_id in waiting:
-                found.append((number, waiting.pop(sealed.report_id)))
-            number -= 1
-        for number, report in reversed(found):
-            await self._send(number, report)
+            if sealed is not None and sealed.report is not None:
+                await self._send(number, sealed.report)
 
     def wants(self, asked: Defined[Round]) -> bool:
         """Whether a round is to be answered: it was not, or is not acknowledged, nor refused."""
