@@ -17,7 +17,14 @@ from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
-from demur_proto.errors import ConnectionLost, NotFoundError, PolicyError, WireError
+from demur_proto.errors import (
+    ConnectionLost,
+    NotFoundError,
+    ParameterError,
+    PolicyError,
+    UnsupportedError,
+    WireError,
+)
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
@@ -93,7 +100,8 @@ async def visit(
     shows how long that took, unless the owner's policy has a slot for it. The model that a
     round names is fetched first, whatever the device has and has spent; the slot begins when it is
     there.
-    A round that the policy refuses gets no answer, and the next one is waited for.
+    A round that the policy refuses, that breaks the contract or that this version cannot read gets no
+    answer, and the next one is waited for: ending the visit over it would bring it again at each one.
 
     Args:
         device: who answers.
@@ -147,7 +155,9 @@ async def visit(
                 if kind == "welcome":
                     visited.welcome = True
                 elif kind == "opened_round":
-                    asked = read_round(message.opened_round.definition, study=device.study)
+                    asked = visited.readable(message.opened_round.definition)
+                    if asked is None:
+                        continue
                     if visited.wants(asked):
                         await visited.answer(asked, await model_for(asked))
                     after_round = max(after_round, asked.value.number)
@@ -190,12 +200,21 @@ class _Visit:
             if sealed is not None and sealed.report is not None:
                 await self._send(number, sealed.report)
 
+    def readable(self, definition: bytes) -> Defined[Round] | None:
+        """The round, if it is one that this device may answer; else None, for public reasons."""
+        try:
+            asked = read_round(definition, study=self._device.study)
+            self._device.check(asked)
+        except (ParameterError, UnsupportedError, WireError) as error:
+            logger.warning("a round is refused: %s", error)
+            return None
+        return asked
+
     def wants(self, asked: Defined[Round]) -> bool:
         """Whether a round is to be answered: it was not, or is not acknowledged, nor refused."""
         number = asked.value.number
         if self._watcher:
             self._watcher.received(number)
-        self._device.check(asked)
         sealed = self._device.ledger.sealed(self._device.study.hash, number)
         if sealed is not None:
             return sealed.settled is None
