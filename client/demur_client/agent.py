@@ -17,7 +17,14 @@ from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
-from demur_proto.errors import ConnectionLost, NotFoundError, PolicyError, WireError
+from demur_proto.errors import (
+    ConnectionLost,
+    NotFoundError,
+    ParameterError,
+    PolicyError,
+    UnsupportedError,
+    WireError,
+)
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
@@ -83,6 +90,7 @@ async def visit(
     watcher: Watcher | None = None,
     models: ModelCache | None = None,
     policy: OwnerPolicy | None = None,
+    evaluation: Evaluation | None = None,
 ) -> None:
     """Hand in what was not acknowledged, then answer every round that the collector pushes, in order.
 
@@ -92,7 +100,8 @@ async def visit(
     shows how long that took, unless the owner's policy has a slot for it. The model that a
     round names is fetched first, whatever the device has and has spent; the slot begins when it is
     there.
-    A round that the policy refuses gets no answer, and the next one is waited for.
+    A round that the policy refuses, that breaks the contract or that this version cannot read gets no
+    answer, and the next one is waited for: ending the visit over it would bring it again at each one.
 
     Args:
         device: who answers.
@@ -105,6 +114,8 @@ async def visit(
         watcher: told of every message.
         models: fetched before; given again at the next visit, they need not be fetched again.
         policy: the owner's; None refuses no round.
+        evaluation: of this device's rounds; given again at the next visit, a source that hangs holds
+            one thread however many visits there are.
 
     Raises:
         AccessError: the credential was refused, or revoked during the visit.
@@ -114,7 +125,9 @@ async def visit(
     """
     stub = collector_pb2_grpc.CollectorStub(channel)
     call = stub.Visit(metadata=metadata_of(credential))
-    visited = _Visit(device, call, watcher=watcher, policy=policy)
+    visited = _Visit(
+        device, call, watcher=watcher, policy=policy, evaluation=evaluation or Evaluation()
+    )
     known = ModelCache() if models is None else models
     after_round = max(after_round, device.ledger.reached(device.study.hash))
     hello = collector_pb2.Hello(
@@ -142,7 +155,9 @@ async def visit(
                 if kind == "welcome":
                     visited.welcome = True
                 elif kind == "opened_round":
-                    asked = read_round(message.opened_round.definition, study=device.study)
+                    asked = visited.readable(message.opened_round.definition)
+                    if asked is None:
+                        continue
                     if visited.wants(asked):
                         await visited.answer(asked, await model_for(asked))
                     after_round = max(after_round, asked.value.number)
@@ -160,7 +175,13 @@ class _Visit:
     """What one visit has sent and not seen acknowledged."""
 
     def __init__(
-        self, device: Device, call: Call, *, watcher: Watcher | None, policy: OwnerPolicy | None
+        self,
+        device: Device,
+        call: Call,
+        *,
+        watcher: Watcher | None,
+        policy: OwnerPolicy | None,
+        evaluation: Evaluation,
     ) -> None:
         self.welcome = False  #: the collector knows the study
         self.pending: dict[bytes, tuple[int, Report]] = {}  #: by id, in the order of sending
@@ -168,29 +189,32 @@ class _Visit:
         self._call = call
         self._watcher = watcher
         self._policy = policy
-        self._evaluation = Evaluation()
+        self._evaluation = evaluation
         self._backoff = Backoff(first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
 
     async def resend(self) -> None:
         """Send again, byte for byte, what earlier visits could not see acknowledged."""
         ledger, study_hash = self._device.ledger, self._device.study.hash
-        waiting = {report.report_id: report for report in ledger.unsettled(study_hash)}
-        number = ledger.reached(study_hash)
-        found: list[tuple[int, Report]] = []
-        while waiting and number:
+        for number in ledger.waiting(study_hash):
             sealed = ledger.sealed(study_hash, number)
-            if sealed is not None and sealed.report_id in waiting:
-                found.append((number, waiting.pop(sealed.report_id)))
-            number -= 1
-        for number, report in reversed(found):
-            await self._send(number, report)
+            if sealed is not None and sealed.report is not None:
+                await self._send(number, sealed.report)
+
+    def readable(self, definition: bytes) -> Defined[Round] | None:
+        """The round, if it is one that this device may answer; else None, for public reasons."""
+        try:
+            asked = read_round(definition, study=self._device.study)
+            self._device.check(asked)
+        except (ParameterError, UnsupportedError, WireError) as error:
+            logger.warning("a round is refused: %s", error)
+            return None
+        return asked
 
     def wants(self, asked: Defined[Round]) -> bool:
         """Whether a round is to be answered: it was not, or is not acknowledged, nor refused."""
         number = asked.value.number
         if self._watcher:
             self._watcher.received(number)
-        self._device.check(asked)
         sealed = self._device.ledger.sealed(self._device.study.hash, number)
         if sealed is not None:
             return sealed.settled is None

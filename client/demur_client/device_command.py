@@ -192,7 +192,8 @@ def run_explain(options: argparse.Namespace) -> int:
     from demur_client import explain
 
     ledger = _folder(options).look()
-    chosen = [_chosen(ledger, options.study)] if options.study else list(ledger.studies())
+    one = options.study is not None
+    chosen = [_chosen(ledger, options.study)] if one else list(ledger.studies())
     if options.json:
         print(json.dumps([explain.explain_fields(ledger, study) for study in chosen]))
     elif chosen:
@@ -227,7 +228,7 @@ def run_try(options: argparse.Namespace) -> int:
 def run_forget(options: argparse.Namespace) -> int:
     """Run `demur device forget`."""
     with _folder(options).ledger() as ledger:
-        study = _chosen(ledger, options.study) if options.study else None
+        study = None if options.all else _chosen(ledger, options.study)
         ledger.forget(study.hash if study else None)
     what = f"study {study.value.name!r}" if study else "every study and the collector"
     fields = {"forgot": study.hash.hex() if study else "all"}
@@ -280,7 +281,7 @@ def _chosen(ledger: "Ledger", digits: str) -> "Defined[Study]":
     from demur_proto.errors import NotFoundError
 
     found = [study for study in ledger.studies() if study.hash.hex().startswith(digits.lower())]
-    if len(found) != 1:
+    if len(found) != 1 or not digits:  # an unset variable of a shell must choose nothing
         known = ", ".join(study.hash.hex()[:16] for study in ledger.studies()) or "none"
         raise NotFoundError(f"{len(found)} studies begin with {digits!r}; there are: {known}")
     return found[0]

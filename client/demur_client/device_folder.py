@@ -43,7 +43,7 @@ class DeviceFolder:
             StateError: there is a device already.
             StorageError: it cannot be made.
         """
-        if self.ledger_path.exists():
+        if os.path.exists(self.ledger_path):
             raise StateError(f"{self.path} holds a device already; name another --folder")
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class DeviceFolder:
             ParameterError: as `load_policy`.
             StateError: there is no device in this folder.
         """
-        if not self.path.is_dir():
+        if not os.path.isdir(self.path):
             raise StateError(f"{self.path} holds no device; make one with: demur device init")
         return load_policy(self.policy_path)
 

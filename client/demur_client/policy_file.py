@@ -139,7 +139,11 @@ def load_counter(path: Path) -> Path | None:
     if "counter" not in ledger:
         return None
     check_text("ledger.counter", ledger["counter"], longest=LONGEST_PATH)
-    counter: Path = (path.parent / ledger["counter"]).resolve()
+    try:
+        counter: Path = (path.parent / ledger["counter"]).resolve()
+    except (OSError, RuntimeError):  # links that lead to themselves
+        expected = "a path that leads somewhere"
+        raise ParameterError(f"ledger.counter in {path}", ledger["counter"], expected) from None
     if counter.is_relative_to(path.parent.resolve()):
         expected = f"a file outside {path.parent}, which no copy of that folder takes along"
         raise ParameterError(f"ledger.counter in {path}", ledger["counter"], expected)
@@ -195,7 +199,10 @@ def _value(key: str, value: Any) -> Any:
     elif isinstance(default, float):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ParameterError(key, value, "a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ParameterError(key, "an integer beyond all doubles", "a number") from None
     return value
 
 

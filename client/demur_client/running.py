@@ -17,6 +17,7 @@ from demur_client.device import Device
 from demur_client.ledger.base import Ledger
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
+from demur_client.slots import Evaluation
 from demur_client.sources import DataSource, ExampleSource
 from demur_proto.credentials import DeviceCredential
 from demur_proto.errors import AccessError, DemurError, PolicyError
@@ -105,7 +106,7 @@ class Agent:
 
     async def _attend(self, study_hash: bytes) -> None:
         """Visit for one study, again and again, until that is of no use for good."""
-        backoff, models = replace(self._bounds), ModelCache()
+        backoff, models, evaluation = replace(self._bounds), ModelCache(), Evaluation()
         device: Device | None = None
         while True:
             await self._until_loud()
@@ -123,6 +124,7 @@ class Agent:
                             watcher=self._watcher,
                             models=models,
                             policy=self._policy,
+                            evaluation=evaluation,
                         )
                         logger.info("the collector ended the visit")
             except (AccessError, PolicyError) as error:

@@ -145,4 +145,5 @@ def _note(noted: Noted | None, error: BaseException) -> None:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_NOTE]
     except BaseException:  # noqa: BLE001  an error of the source's own that cannot say what it is
         text = type(error).__name__
-    noted(text)
+    # Names of files may hold what cannot be printed, and then the owner could read no note at all.
+    noted(text.encode(errors="replace").decode())

@@ -199,6 +199,10 @@ def test_try_shows_the_owner_a_value_or_why_there_is_none(home: Path, demur: Dem
         (["enrol", "--target", "a.example:9", "--token", "token"], 2, "--target"),
         (["enrol", "--target", "127.0.0.1:9", "--token", "token"], 1, "lost the collector"),
         (["enrol", "--target", "127.0.0.1:9", "--token", "token", "--ca", "none"], 1, "none"),
+        (["forget", "--study", ""], 1, "begin with ''"),
+        (["explain", "--study", ""], 1, "begin with ''"),
+        (["status", "--folder", 300 * "a"], 1, "demur device init"),
+        (["init", "--folder", 300 * "a"], 1, "too long"),
         (["walk"], 2, "walk"),
     ],
 )

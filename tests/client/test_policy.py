@@ -222,6 +222,13 @@ def test_the_template_says_what_holds_without_it(tmp_path: Path) -> None:
     assert len(told) == len(OwnerPolicy.__slots__)
 
 
+def test_a_counter_behind_links_that_lead_to_themselves_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+
+    with pytest.raises(ParameterError, match="leads somewhere"):
+        load_counter(written(tmp_path, "[ledger]\ncounter = 'loop/mark'"))
+
+
 def test_without_a_word_about_it_there_is_no_counter(tmp_path: Path) -> None:
     assert load_counter(written(tmp_path, template())) is None
 
@@ -288,6 +295,7 @@ def test_a_folder_of_files_is_a_source_too(tmp_path: Path) -> None:
         ("[source]\ndatabase = 'a'\n[features]\nx = 'DELETE FROM y'", "features.x"),
         ("[source]\ndatabase = 'a'\n[features]\nx = 1", "features.x"),
         ("views = [", "a TOML file"),
+        (f"largest_epsilon = 1{400 * '0'}", "largest_epsilon"),
     ],
 )
 def test_a_file_with_a_mistake_is_one_line_that_names_it(

@@ -1,6 +1,7 @@
 """Data sources over an owner's tables: they give numbers, and nothing can be done through them."""
 
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -363,3 +364,13 @@ def test_what_went_wrong_is_noted_in_one_line_even_where_the_error_cannot_say_it
         "SystemExit: 3",
         "the data source gave 1 numbers, and 2 were asked for",
     ]
+
+
+def test_a_note_about_a_file_whose_name_is_no_text_can_be_printed(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.csv")).mkdir()
+    notes: list[str] = []
+    source = FolderSource(tmp_path, {"x": "SELECT 1"})
+
+    assert evaluate_query(linear(), source, noted=notes.append) is None
+
+    assert "is no file" in notes[0].encode().decode()

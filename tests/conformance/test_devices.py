@@ -171,6 +171,7 @@ def test_the_exit_status_is_one_unless_every_rule_holds(
         (["--listen", "127.0.0.1:0", "--jobs", "0"], "from 1 to 64"),
         (["--listen", "127.0.0.1:0", "--patience", "nan"], "above 0"),
         (["--listen", "127.0.0.1:0", "--device-command", "/nowhere"], "can be run"),
+        (["--listen", "127.0.0.1:0", "--device-command", "'"], "a shell can read"),
     ],
 )
 def test_wrong_usage_is_refused_in_one_line(
@@ -182,6 +183,19 @@ def test_wrong_usage_is_refused_in_one_line(
     assert message in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+def test_a_file_of_tokens_that_is_no_text_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_bytes(b"\xbf")
+
+    assert cli.main(["conformance", "--connect", "127.0.0.1:1", "--token-file", str(tokens)]) == 1
+
+    said = capsys.readouterr().err
+    assert "it is no text" in said
+    assert said.count("\n") == 1
 
 
 def test_a_port_in_use_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,6 +162,13 @@ class Ledger(Protocol):
             StorageError: nothing can be read.
         """
 
+    def waiting(self, study_hash: bytes) -> Sequence[int]:
+        """The numbers of the rounds whose reports are to be sent again, in order.
+
+        Takes as long as the device has answered rounds, however far apart a collector put their
+        numbers.
+        """
+
     def settle(self, report_id: bytes, how: Settled) -> None:
         """Drop a report's bytes, as nobody wants them. Nothing new where they are dropped already.
 

@@ -24,8 +24,9 @@ class LedgerFile(KeptLedger):
     """Keeps everything in a file that one process owns at a time.
 
     A file that is missing although there was one, damaged, or older than the counter says makes way
-    for a new one in which every budget counts as spent; the old one is set aside. Nobody outside
-    can tell: the device goes on answering, with cover.
+    for a new one in which every budget counts as spent; the old one is set aside. The
+    device goes on answering, with cover, and no report shows it; that it answers open rounds anew
+    may show.
 
     Without a counter, a whole older copy of the file is believed.
 

@@ -212,7 +212,13 @@ class KeptLedger(ABC):
         """As `Ledger.unsettled`."""
         with self._lock:
             entries = self._entries(study_hash)
-            return [self._report(entries[n]) for n in sorted(entries) if not entries[n].settled]
+            return [self._report(entries[number]) for number in self.waiting(study_hash)]
+
+    def waiting(self, study_hash: bytes) -> Sequence[int]:
+        """As `Ledger.waiting`."""
+        with self._lock:
+            entries = self._entries(study_hash)
+            return sorted(number for number, entry in entries.items() if not entry.settled)
 
     def settle(self, report_id: bytes, how: Settled) -> None:
         """As `Ledger.settle`."""

@@ -95,5 +95,6 @@ async def _check_closed(knocker: Knocker, ground: Ground, verdicts: Verdicts) ->
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise DataError(f"{path} cannot be read: {reason}") from None

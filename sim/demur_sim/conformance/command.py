@@ -3,6 +3,7 @@
 import argparse
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import anyio
@@ -81,7 +82,7 @@ async def _try_device(options: argparse.Namespace, verdicts: Verdicts) -> None:
 
     host, _, port = options.listen.rpartition(":")
     trial = Trial(
-        command=tuple(shlex.split(options.device_command or "")),
+        command=_words("device-command", options.device_command),
         host=host,
         port=int(port),
         patience_s=options.patience,
@@ -98,7 +99,7 @@ async def _try_collector(options: argparse.Namespace, verdicts: Verdicts) -> Non
         tokens=options.token_file,
         gateway=options.gateway_credential,
         ca=options.ca,
-        close_command=tuple(shlex.split(options.close_command or "")),
+        close_command=_words("close-command", options.close_command),
     )
     await try_collector(visitor, verdicts)
 
@@ -112,6 +113,17 @@ def _check(options: argparse.Namespace) -> None:
         raise ParameterError("jobs", options.jobs, "from 1 to 64")
     if not 0 < options.patience <= 3600:
         raise ParameterError("patience", options.patience, "above 0, at most 3600 s")
+
+
+def _words(name: str, command: str | None) -> tuple[str, ...]:
+    """The words of a command, as a shell takes it apart; looked for before anything is served."""
+    try:
+        words = tuple(shlex.split(command or ""))
+    except ValueError as error:
+        raise ParameterError(name, command, f"one that a shell can read ({error})") from None
+    if words and shutil.which(words[0]) is None:
+        raise ParameterError(name, command, "one that can be run (there is no such program)")
+    return words
 
 
 def fields(findings: list[Finding]) -> dict[str, object]:
