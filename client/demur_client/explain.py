@@ -193,7 +193,7 @@ def _answer(row: Answered) -> str:
     if row.note:
         return f"cover: {row.note}"
     if row.given and row.covered and not row.shrunk:
-        return "cover: the data source gave no such value"
+        return "cover: the data gave no value that fits the question, its clip and its grid"
     if not row.given:
         return "cover: the budget would not have covered it"
     return "answered, shrunk to what was left" if row.shrunk else "answered"

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Close a round that was left open, for ever, and print its release: one whose reports did not come in time, or
-whose question was interrupted. `demur admin rounds` lists rounds with their hashes. A round that is closed
-already stays as it is, and its release is printed."""
+whose question was interrupted. `demur admin rounds --json` lists rounds with their hashes. A round that is
+closed already stays as it is, and its release is printed."""
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -70,5 +70,7 @@ def _hash_of(text: str) -> bytes:
     except ValueError:
         round_hash = b""
     if len(round_hash) != 32:
-        raise ParameterError("round", text, "a hash of 64 digits; `demur admin rounds` lists them")
+        raise ParameterError(
+            "round", text, "a hash of 64 digits; `demur admin rounds --json` lists them"
+        )
     return round_hash

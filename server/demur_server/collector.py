@@ -85,10 +85,14 @@ class Collector:
         try:
             return self._studies[study_hash]
         except KeyError:
-            wanted = study_hash.hex()[:16] if study_hash else "(the only one)"
-            raise NotFoundError(
-                f"there is no study {wanted}; this collector has {len(self._studies)}"
-            ) from None
+            number = len(self._studies)
+            if study_hash:
+                missing = f"there is no study {study_hash.hex()[:16]}; this collector has {number}"
+            elif number:
+                missing = f"there is no study without a hash: this collector has {number}, name one"
+            else:
+                missing = "there is no study yet; a first question makes one"
+            raise NotFoundError(missing) from None
 
     def studies(self) -> list[Defined[Study]]:
         """Every study, in the order in which they were fixed."""

@@ -123,7 +123,7 @@ async def test_no_hash_means_the_only_study_there_is(study: Defined[Study]) -> N
         design_study(name="other", epsilon=2.0, delta=1e-6, answers=1, minimum_cohort=1)
     )
 
-    with pytest.raises(NotFoundError, match="this collector has 0"):
+    with pytest.raises(NotFoundError, match="there is no study yet"):
         collector.study(b"")
     await collector.create_study(study.definition)
     assert collector.study(b"") == study

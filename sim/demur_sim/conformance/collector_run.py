@@ -49,7 +49,7 @@ class Visitor:
             raise ParameterError("gateway-credential", "a device's", "one of a gateway")
 
         async def close() -> None:
-            done = await anyio.run_process(close_command, check=False)
+            done = await anyio.run_process(close_command, check=False, stderr=None)
             if done.returncode:
                 raise StateError(f"the close command failed with exit status {done.returncode}")
 
