@@ -100,7 +100,7 @@ async def visit(
     shows how long that took, unless the owner's policy has a slot for it. The model that a
     round names is fetched first, whatever the device has and has spent; the slot begins when it is
     there.
-    A round that the policy refuses, that breaks the contract or that this version cannot read gets no
+    A round that the policy refuses, that breaks the contract or that this version cannot do gets no
     answer, and the next one is waited for: ending the visit over it would bring it again at each one.
 
     Args:
@@ -159,7 +159,12 @@ async def visit(
                     if asked is None:
                         continue
                     if visited.wants(asked):
-                        await visited.answer(asked, await model_for(asked))
+                        try:
+                            model = await model_for(asked)
+                        except (UnsupportedError, WireError) as error:
+                            logger.warning("a round is refused, for its model: %s", error)
+                        else:
+                            await visited.answer(asked, model)
                     after_round = max(after_round, asked.value.number)
                 elif kind == "receipt":
                     await visited.take(message.receipt)

@@ -11,7 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
+from demur_client.agent import visit
 from demur_client.connection import connected
+from demur_client.device import Device
 from demur_client.models import ModelCache, fetch_model
 from demur_proto.asking import next_error_count, next_gradient, next_round
 from demur_proto.calls import PEER, calling
@@ -25,7 +27,13 @@ from demur_proto.errors import (
     WireError,
 )
 from demur_proto.model_pieces import PIECE_BYTES
-from demur_proto.models.definition import MODEL_TAG, DefinedModel, ModelDefinition, define_model
+from demur_proto.models.definition import (
+    MODEL_TAG,
+    DefinedModel,
+    ModelDefinition,
+    Module,
+    define_model,
+)
 from demur_proto.models.softmax import Softmax
 from demur_proto.release import Release, Withheld
 from demur_proto.round import ErrorCount, Feature, Gradient, Round
@@ -255,6 +263,30 @@ def query_of(model: DefinedModel, dimension: int = 6) -> Gradient:
     query = asking(model, dimension=dimension).value.query
     assert isinstance(query, Gradient)
     return query
+
+
+class Examples:
+    def examples(self) -> tuple[list[list[float]], list[int]]:
+        return [[3.0, 4.0]], [1]
+
+
+async def test_a_device_passes_over_a_model_that_it_cannot_do_and_answers_the_next_round(
+    analyst: Analyst, collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    module = Module(path="nowhere.at_all:Net", inputs=2, classes=2, parameters=6)
+    unknown = define_model(ModelDefinition(architecture=module, theta=np.zeros(6)))
+    for number, model in enumerate((unknown, MODEL), start=1):
+        await analyst.publish_model(model)
+        await collector.open_round(asking(model, number).definition)
+
+    with anyio.fail_after(DEADLINE_S):
+        await visit(Device(STUDY, Examples()), channel, last_round=2)
+
+    totals = [
+        await collector.totals(asking(unknown, 1).hash),
+        await collector.totals(asking(MODEL, 2).hash),
+    ]
+    assert [each.reports for each in totals] == [0, 1]
 
 
 async def test_what_is_published_is_what_devices_fetch(

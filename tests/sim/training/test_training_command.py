@@ -133,7 +133,8 @@ def test_the_shipped_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) ->
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["digits", "mnist"]
 
     assert main(["simulate", "--list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["cdnow", "telemetry"]
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert names == ["cdnow", "states", "telemetry"]
 
 
 def test_a_killed_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
