@@ -126,11 +126,9 @@ async def check_doors(knocker: Knocker, ground: Ground, verdicts: Verdicts) -> N
     endings: list[object] = []
     for metadata in wrong:
         endings.append(await knocker.study(ground.study.hash, metadata))
-        async with knocker.visiting(metadata, hello(ground.study.hash)) as visiting:
-            endings.append(await visiting.ending())
+        endings.append(await knocker.ended(metadata, hello(ground.study.hash)))
     verdicts.check("unauthenticated", same_words(endings), _texts(endings))
-    async with knocker.visiting(ground.shown(0), frames_hello(ground.study.hash), frames=True) as v:
-        ending = await v.ending()
+    ending = await knocker.ended(ground.shown(0), frames_hello(ground.study.hash), frames=True)
     verdicts.check("frames-only", same_words([ending]), str(ending))
 
     answer = await knocker.study(ground.study.hash, ground.shown(0), version=ANOTHER_VERSION)

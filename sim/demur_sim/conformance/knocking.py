@@ -33,6 +33,10 @@ class Ending:
         return f"{self.code} ({self.details})"
 
 
+RESET = {"CANCELLED", "INTERNAL", "UNAVAILABLE"}  #: how a stream ends that has no status of its own
+TRIES = 3  #: of such a stream
+
+
 def shown(*credentials: bytes) -> Metadata:
     """What goes with a call that shows these credentials."""
     return tuple((METADATA_KEY, each) for each in credentials)
@@ -78,6 +82,22 @@ class Knocker:
             request, timeout=CALL_S, metadata=metadata
         )
         return await _answer(call)
+
+    async def ended(
+        self, metadata: Metadata, message: Message, *, frames: bool = False
+    ) -> Ending | None:
+        """How a stream ends that begins with this message; None where it goes on.
+
+        One that is refused while it still sends may be reset before its status comes. Then it is asked
+        again: a refusal has a status nearly always.
+        """
+        ending: Ending | None = None
+        for _ in range(TRIES):
+            async with self.visiting(metadata, message, frames=frames) as visiting:
+                ending = await visiting.ending()
+            if ending is None or ending.code not in RESET:
+                break
+        return ending
 
     @asynccontextmanager
     async def visiting(
