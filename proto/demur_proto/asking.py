@@ -57,14 +57,14 @@ def next_round(
     Raises:
         ParameterError: an argument is outside its range, or the study has no linear rounds.
     """
-    base = study.value
-    check_family(base, Linear)
+    check_family(study.value, Linear)
+    noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Linear(
         features=tuple(features),
         dimension=len(features) if dimension is None else dimension,
         clip=clip,
-        sigma=base.base_sigma if sigma is None else sigma,
-        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+        sigma=noise,
+        grid_exponent=exponent,
         on_grid=on_grid,
     )
     return round_of(
@@ -144,14 +144,14 @@ def next_gradient(
     Raises:
         ParameterError: an argument is outside its range, or the study has no sums of vectors.
     """
-    base = study.value
-    check_family(base, Gradient)
+    check_family(study.value, Gradient)
+    noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Gradient(
         model_hash=model_hash,
         dimension=dimension,
         clip=clip,
-        sigma=base.base_sigma if sigma is None else sigma,
-        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+        sigma=noise,
+        grid_exponent=exponent,
     )
     return round_of(
         study,
@@ -191,13 +191,13 @@ def next_error_count(
     Raises:
         ParameterError: an argument is outside its range, or the study has no sums of vectors.
     """
-    base = study.value
-    check_family(base, ErrorCount)
+    check_family(study.value, ErrorCount)
+    noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = ErrorCount(
         model_hash=model_hash,
         parameters=parameters,
-        sigma=base.base_sigma if sigma is None else sigma,
-        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+        sigma=noise,
+        grid_exponent=exponent,
         on_grid=on_grid,
     )
     return round_of(
@@ -239,15 +239,15 @@ def next_prefix(
     Raises:
         ParameterError: an argument is outside its range, or the study has no running counts.
     """
-    base = study.value
-    check_family(base, Prefix)
+    check_family(study.value, Prefix)
+    noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Prefix(
         feature=feature,
         segment=segment.begun(number),
         bound=bound,
         admission=admission,
-        sigma=base.base_sigma if sigma is None else sigma,
-        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+        sigma=noise,
+        grid_exponent=exponent,
     )
     return round_of(
         study,
@@ -284,13 +284,13 @@ def next_halt_count(
     Raises:
         ParameterError: an argument is outside its range, or the study has no running counts.
     """
-    base = study.value
-    check_family(base, HaltCount)
+    check_family(study.value, HaltCount)
+    noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = HaltCount(
         halted_study=halted_study,
         segment=segment.begun(number),
-        sigma=base.base_sigma if sigma is None else sigma,
-        grid_exponent=base.base_grid_exponent if grid_exponent is None else grid_exponent,
+        sigma=noise,
+        grid_exponent=exponent,
     )
     return round_of(
         study,
@@ -340,4 +340,12 @@ def round_of(
         word_type=word_type_of(study.value, query),
         answer_after_ms=answer_after_ms,
         close_unix_ms=close_unix_ms,
+    )
+
+
+def _noise(study: Study, sigma: float | None, grid_exponent: int | None) -> tuple[float, int]:
+    """The noise and the grid that were asked for; by default those of the study's base round."""
+    return (
+        study.base_sigma if sigma is None else sigma,
+        study.base_grid_exponent if grid_exponent is None else grid_exponent,
     )

@@ -12,12 +12,11 @@ from demur_proto.chunks import frame_messages
 from demur_proto.definition import REPORT_ID_BYTES
 from demur_proto.frames import LARGEST_FRAMED_BYTES, frame_reports
 from demur_proto.v1 import collector_pb2, report_pb2
+from demur_proto.varints import varint
 from demur_proto.words import Payload
 
-_FRAME_KEY, _WORDS_KEY = (
-    b"\x12",
-    b"\x22",
-)  # field 2 of a request and field 4 of a frame, with a length
+_FRAME_KEY = b"\x12"  # field 2 of a request, with a length
+_WORDS_KEY = b"\x22"  # field 4 of a frame, likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -77,17 +76,3 @@ def _request(frame: report_pb2.ReportFrame, words: memoryview) -> bytes:
     length = varint(len(words))
     inside = len(before) + len(_WORDS_KEY) + len(length) + len(words)
     return b"".join((_FRAME_KEY, varint(inside), before, _WORDS_KEY, length, words))
-
-
-def varint(value: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the lowest first.
-
-    >>> varint(300).hex()
-    'ac02'
-    """
-    digits = bytearray()
-    while value >= 0x80:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)

@@ -10,6 +10,7 @@ import numpy as np
 from demur_proto.arrays import Integers, Vector, fixed_floats, fixed_integers, same_floats
 from demur_proto.errors import UnsupportedError, WireError
 from demur_proto.v1 import release_pb2
+from demur_proto.varints import varint
 
 
 class Withheld(StrEnum):
@@ -210,18 +211,4 @@ def _packed(name: str, values: Vector) -> bytes:
     """
     number = release_pb2.Release.DESCRIPTOR.fields_by_name[name].number
     content = values.astype("<f8", copy=False).tobytes()
-    return _varint(number << 3 | LENGTH_DELIMITED) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    """Seven bits to a byte, the lowest first; all bytes but the last have their highest bit set.
-
-    >>> _varint(300).hex()
-    'ac02'
-    """
-    digits = bytearray()
-    while number >= 128:
-        digits.append(number & 127 | 128)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
+    return varint(number << 3 | LENGTH_DELIMITED) + varint(len(content)) + content

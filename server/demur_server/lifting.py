@@ -7,7 +7,7 @@ large reports stay where gRPC has put them instead, and only what is around them
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from demur_proto.frame_bytes import varint
+from demur_proto.varints import varint
 
 WORTH_BYTES = 1 << 15  #: of a message; in a smaller one, words are copied as quickly
 

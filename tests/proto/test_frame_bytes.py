@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from demur_proto.chunks import CHUNK_BYTES, frame_messages
 from demur_proto.errors import ParameterError
-from demur_proto.frame_bytes import frames_in_bytes, varint
+from demur_proto.frame_bytes import frames_in_bytes
 from demur_proto.frames import LARGEST_FRAMED_BYTES, split_frames
+from demur_proto.varints import varint
 
 HASH = bytes(range(32))
 

@@ -9,7 +9,6 @@ import numpy as np
 from demur_proto.arrays import Integers
 from demur_proto.asking import next_error_count
 from demur_proto.definition import Defined, define_round
-from demur_proto.errors import StateError
 from demur_proto.gradients import dimension_of
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import DefinedModel
@@ -20,7 +19,13 @@ from demur_sim.cohort import Cohort
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.process_session import ProcessSession
 from demur_sim.scenario import Refusal
-from demur_sim.training.source import DeviceState, check_next, restore_into, snapshot_of
+from demur_sim.training.source import (
+    DeviceState,
+    KeptInProcesses,
+    check_next,
+    restore_into,
+    snapshot_of,
+)
 
 
 class SimulatedErrors(Protocol):
@@ -106,7 +111,7 @@ class CohortErrors:
 
 
 @final
-class ProcessErrors:
+class ProcessErrors(KeptInProcesses):
     """Worker processes that speak gRPC to the collector that has the gradients as well."""
 
     def __init__(self, session: ProcessSession, *, on_grid: bool) -> None:
@@ -118,18 +123,6 @@ class ProcessErrors:
         check_next(number, len(self._session.refused_after))
         release = await self._session.ask_error_count(model.value, on_grid=self._on_grid)
         return count_of(release, step=step)
-
-    def snapshot(self) -> DeviceState:
-        """Nothing: a device's state never leaves its process."""
-        return {}
-
-    def restore(self, state: DeviceState, *, number: int) -> None:
-        """Refuse: everything is asked again instead.
-
-        Raises:
-            StateError: always.
-        """
-        raise StateError("processes cannot go on from a checkpoint; they answer everything again")
 
     async def finish(self) -> Integers:
         """What everyone has spent."""

@@ -15,7 +15,7 @@ from demur_proto.arrays import Integers
 from demur_proto.asking import next_halt_count
 from demur_proto.continual.estimates import RoundTotal
 from demur_proto.definition import Defined
-from demur_proto.errors import DataError, StateError
+from demur_proto.errors import DataError
 from demur_proto.round import Round
 from demur_proto.segments import Segment
 from demur_proto.study import Study
@@ -28,7 +28,13 @@ from demur_sim.labelled_people import LabelledPeople
 from demur_sim.process_session import CompanionSession
 from demur_sim.running_block import RunningBlock
 from demur_sim.scenario import Refusal
-from demur_sim.training.source import DeviceState, check_next, restore_into, snapshot_of
+from demur_sim.training.source import (
+    DeviceState,
+    KeptInProcesses,
+    check_next,
+    restore_into,
+    snapshot_of,
+)
 
 FIRST = 1  #: the study asks for nothing else, so its first round begins the segment
 
@@ -161,7 +167,7 @@ class ArrayHalts:
 
 
 @final
-class ProcessHalts:
+class ProcessHalts(KeptInProcesses):
     """The worker processes that have the gradients as well, and so know who gave less.
 
     Args:
@@ -181,18 +187,6 @@ class ProcessHalts:
         segment = _segment(self._horizon, self._session.devices, number)
         release = await self._session.ask_halt_count(self._gradients, segment)
         return count_of(release, step=step)
-
-    def snapshot(self) -> DeviceState:
-        """Nothing: a device's state never leaves its process."""
-        return {}
-
-    def restore(self, state: DeviceState, *, number: int) -> None:
-        """Refuse: everything is asked again instead.
-
-        Raises:
-            StateError: always.
-        """
-        raise StateError("processes cannot go on from a checkpoint; they answer everything again")
 
     def spent(self) -> Integers:
         """What everyone has spent; told when the session beside has ended."""

@@ -150,8 +150,24 @@ class CohortSource:
         )
 
 
+class KeptInProcesses:
+    """What of people in processes goes into a checkpoint: nothing."""
+
+    def snapshot(self) -> DeviceState:
+        """Nothing: a device's state never leaves its process."""
+        return {}
+
+    def restore(self, state: DeviceState, *, number: int) -> None:
+        """Refuse: everything is asked again instead.
+
+        Raises:
+            StateError: always.
+        """
+        raise StateError("processes cannot go on from a checkpoint; they answer everything again")
+
+
 @final
-class ProcessSource:
+class ProcessSource(KeptInProcesses):
     """Worker processes that speak gRPC to a collector."""
 
     replays = True
@@ -186,18 +202,6 @@ class ProcessSource:
             StateError: always.
         """
         raise StateError("while processes run, only they know who gave less than their gradient")
-
-    def snapshot(self) -> DeviceState:
-        """Nothing: a device's state never leaves its process."""
-        return {}
-
-    def restore(self, state: DeviceState, *, number: int) -> None:
-        """Refuse: everything is asked again instead.
-
-        Raises:
-            StateError: always.
-        """
-        raise StateError("processes cannot go on from a checkpoint; they answer everything again")
 
     async def finish(self) -> Ending:
         """What only a simulator knows."""
