@@ -1,21 +1,23 @@
 """When a report leaves: in a public slot, whatever it holds and however long that took."""
 
-import asyncio
 import threading
 import time
-from contextlib import suppress
+from typing import final
 
 import anyio
 
 from demur_client.device import Device
-from demur_client.sources import Noted
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined
+from demur_proto.errors import DemurError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
 from demur_proto.v1.report_pb2 import Report
 
+READY = 0.9  #: of a slot: when the report is made, so that it has left by the slot's end
 
+
+@final
 class Evaluation:
     """Evaluates beside the event loop, one round at a time.
 
@@ -24,35 +26,59 @@ class Evaluation:
     """
 
     def __init__(self) -> None:
-        self._idle = threading.Event()
-        self._idle.set()
+        self._under_way: _Outcome | None = None
 
-    async def of(
-        self, device: Device, asked: Defined[Round], model: DefinedModel | None, *, noted: Noted
-    ) -> Values | None:
-        """The value of a round; None where it failed, or where another is still under way."""
-        if not self._idle.is_set():
-            noted("the data source was still busy with an earlier round")
-            return None
+    def begin(
+        self, device: Device, asked: Defined[Round], model: DefinedModel | None, *, within_s: float
+    ) -> "_Outcome":
+        """Start on the value of a round, unless another is still under way.
+
+        Args:
+            device: whose value.
+            asked: the round.
+            model: the one that the round names; None where it names none.
+            within_s: when it will be looked at, for the owner's note.
+
+        Raises:
+            ParameterError: the round is none of this device's study.
+        """
         device.check(asked)
-        self._idle.clear()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Values | None] = loop.create_future()
+        if self._under_way is not None and not self._under_way.over:
+            return _Outcome("the data source was still busy with an earlier round")
+        self._under_way = _Outcome(
+            f"the data source took longer than {within_s:g} s, nine tenths of the slot"
+        )
+        threading.Thread(
+            target=self._under_way.find, args=(device, asked, model), daemon=True
+        ).start()
+        return self._under_way
 
-        def evaluate() -> None:
-            try:
-                value = device.evaluate(asked, model, noted=noted)
-            finally:
-                self._idle.set()
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle, value)
 
-        def settle(value: Values | None) -> None:
-            if not done.done():
-                done.set_result(value)
+@final
+class _Outcome:
+    """What becomes of one evaluation. It is looked at once, at a public time."""
 
-        threading.Thread(target=evaluate, daemon=True).start()
-        return await done
+    def __init__(self, note: str) -> None:
+        self.over = False
+        self._note = note
+        self._found: tuple[Values | None, str] | DemurError | None = None
+
+    def find(self, device: Device, asked: Defined[Round], model: DefinedModel | None) -> None:
+        """Evaluate: in a thread of its own."""
+        notes: list[str] = []
+        try:
+            value = device.evaluate(asked, model, noted=notes.append)
+            self._found = value, "".join(notes)
+        except DemurError as error:  # for `taken`, in the thread that waits
+            self._found = error
+        finally:
+            self.over = True
+
+    def taken(self) -> tuple[Values | None, str]:
+        """The value and a note, as far as they are there by now; secret."""
+        if isinstance(self._found, DemurError):
+            raise self._found
+        return self._found or (None, self._note)
 
 
 async def report_in_slot(
@@ -66,10 +92,12 @@ async def report_in_slot(
     """The report to a round, when its public slot has come.
 
     The value is computed aside; what is not ready when the slot comes is answered with cover, so
-    that neither the size of a person's data nor a failure shows in the time. The report is made at
-    nine tenths of the slot even where the value came sooner: making a large one takes longer than what
-    is left, and would show which it was. A source must let other threads run: one that holds the
-    interpreter's lock holds up the report as well.
+    that neither the size of a person's data nor a failure shows in the time. Nobody waits for the
+    value: everybody sleeps until nine tenths of the slot and then looks what is there. Where many
+    devices share a machine that falls behind, who wakes in another way would be served in another
+    order, and that would show. The report is made then even where the value came sooner: making a
+    large one takes longer than what is left, and would show which it was. A source must let other
+    threads run: one that holds the interpreter's lock holds up the report as well.
 
     Args:
         device: whose report it is.
@@ -81,19 +109,18 @@ async def report_in_slot(
     Raises:
         ParameterError, StateError, StorageError: as `Device.report`.
     """
-    notes: list[str] = []
     if not slot_ms:
+        notes: list[str] = []
         value = device.evaluate(asked, model, noted=notes.append)
         return device.report(asked, value, note="".join(notes))
-    length_s = slot_ms / 1000
-    received = time.monotonic()
-    ready, slot = received + 0.9 * length_s, received + length_s
-    value = None
-    with anyio.move_on_after(0.9 * length_s) as waited:
-        value = await evaluation.of(device, asked, model, noted=notes.append)
-    if waited.cancelled_caught:
-        notes = [f"the data source took longer than {0.9 * length_s:g} s, nine tenths of the slot"]
-    await anyio.sleep(max(0.0, ready - time.monotonic()))
-    report = device.report(asked, value, note="".join(notes))
-    await anyio.sleep(max(0.0, slot - time.monotonic()))
+    received, within_s = time.monotonic(), READY * slot_ms / 1000
+    outcome = evaluation.begin(device, asked, model, within_s=within_s)
+    await _until(received + within_s)
+    value, note = outcome.taken()
+    report = device.report(asked, value, note=note)
+    await _until(received + slot_ms / 1000)
     return report
+
+
+async def _until(when: float) -> None:
+    await anyio.sleep(max(0.0, when - time.monotonic()))
