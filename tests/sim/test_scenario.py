@@ -13,15 +13,9 @@ from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, Policy, View
 from demur_sim.populations import EventLog, Population
-from demur_sim.scenario import (
-    Data,
-    Kind,
-    Refusal,
-    Scenario,
-    list_scenarios,
-    load_scenario,
-    population_of,
-)
+from demur_sim.scenario import Kind, Refusal, Scenario, list_scenarios, load_scenario
+from demur_sim.scenario_data import Data
+from demur_sim.scenario_people import population_of
 
 OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
 OF_COUNTS = {"factorisation", "admission", "halts"}
