@@ -22,7 +22,7 @@ def population_of(scenario: Scenario) -> Population:
     if data.devices:
         return _made_up(scenario)
     if data.csv is None:
-        log = load_cdnow()
+        log = load_cdnow(period_days=data.period_days)
     else:
         log = read_events(
             data.csv,
@@ -31,6 +31,7 @@ def population_of(scenario: Scenario) -> Population:
             amount=data.amount,
             start=data.start,
             end=data.end,
+            period_days=data.period_days,
         )
     if log.total is None and scenario.feature in ("amount", "amount_at_least"):
         raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
