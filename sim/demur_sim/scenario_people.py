@@ -2,12 +2,15 @@
 
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
+from demur_sim.amount_bins import AMOUNT_BIN, edges_of
 from demur_sim.datasets.cdnow import load_cdnow
 from demur_sim.datasets.events import read_events
 from demur_sim.populations import FLAGS, Population
 from demur_sim.scenario import Kind, Scenario
 from demur_sim.states import STATE, States
 from demur_sim.telemetry import EVENT, Telemetry
+
+OF_AMOUNTS = ("amount", "amount_at_least", AMOUNT_BIN)
 
 
 def population_of(scenario: Scenario) -> Population:
@@ -33,9 +36,11 @@ def population_of(scenario: Scenario) -> Population:
             end=data.end,
             period_days=data.period_days,
         )
-    if log.total is None and scenario.feature in ("amount", "amount_at_least"):
+    if log.total is None and scenario.feature in OF_AMOUNTS:
         raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
     _check_feature(scenario, log)
+    if scenario.feature == AMOUNT_BIN:
+        _check_bins(scenario)
     if scenario.on_grid and scenario.kind is Kind.LINEAR:
         _check_promise(scenario)
     return log
@@ -67,6 +72,17 @@ def _check_feature(scenario: Scenario, people: Population) -> None:
     """Refuse what no round could ask."""
     asked = Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1})
     people.evaluate(asked, slice(0, 0))
+
+
+def _check_bins(scenario: Scenario) -> None:
+    """Refuse bins that nothing could be added up of, or of which a histogram would count only some."""
+    if scenario.kind is not Kind.HISTOGRAM:
+        expected = f"{Kind.HISTOGRAM} where feature is {AMOUNT_BIN}, which is a category"
+        raise ParameterError("kind", str(scenario.kind), expected)
+    bins = len(edges_of(scenario.parameters)) + 1
+    if scenario.categories != bins:
+        expected = f"{bins}, as many as {bins - 1} edges make bins"
+        raise ParameterError("categories", scenario.categories, expected)
 
 
 def _check_promise(scenario: Scenario) -> None:

@@ -366,7 +366,7 @@ def cdnow() -> EventLog:
 
 def test_cdnow_is_23570_people_over_546_days(cdnow: EventLog) -> None:
     assert (cdnow.devices, cdnow.periods) == (23_570, 546)
-    assert cdnow.features == ("active", "events", "amount", "amount_at_least")
+    assert cdnow.features == ("active", "events", "amount", "amount_at_least", "amount_bin")
 
 
 def test_cdnow_agrees_with_its_file_line_by_line(cdnow: EventLog) -> None:

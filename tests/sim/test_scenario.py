@@ -568,7 +568,10 @@ def test_a_scenario_without_a_file_is_about_the_cdnow_customers_in_the_order_of_
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["feature=activ"], "feature must be one of active, events, amount, amount_at_least, got"),
+        (
+            ["feature=activ"],
+            "feature must be one of active, events, amount, amount_at_least, amount_bin, got",
+        ),
         (["parameters.x=1"], "parameters of active must be exactly period, got ['period', 'x']"),
         (["feature=amount_at_least"], "must be exactly period and threshold, got ['period']"),
         (["feature=events"], "on_grid must be false for 'events', which has values of any size"),
