@@ -21,7 +21,8 @@ from demur_sim.cohort_session import CohortSession
 from demur_sim.populations import Population
 from demur_sim.portions import BLOCK
 from demur_sim.sampling import FastSampler, Noise
-from demur_sim.scenario import Scenario, load_scenario, population_of
+from demur_sim.scenario import Scenario, load_scenario
+from demur_sim.scenario_people import population_of
 from demur_sim.simulation import deal, open_session
 from demur_sim.states import States
 from figures import Figure, publish

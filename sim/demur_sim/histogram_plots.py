@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
+from demur_sim.amount_bins import AMOUNT_BIN, bin_labels, edges_of
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.plots import ACTIVE, INCHES, RELEASED, TRUTH, WORST, heading
 
@@ -27,8 +28,9 @@ def draw(result: HistogramResult, path: Path) -> None:
     """Draw a finished run into a PNG file, a column for each mechanism.
 
     Above: people per round in each category, averaged over the rounds, with the interval that the
-    released ones imply, and the truth over everyone and over the people who contributed; the scale is
-    logarithmic, but linear around zero, since estimates of rare categories may be negative. Below: root mean squared error of every
+    released ones imply, and the truth over everyone and over the people who contributed. Bins of amounts
+    stand in their order; other categories by how frequent they are, on a scale that is logarithmic, but
+    linear around zero, since estimates of rare categories may be negative. Below: root mean squared error of every
     round over its categories against the people who contributed, beside theory, and beside theory
     where everyone pays for every round.
 
@@ -65,18 +67,19 @@ def _categories(axes: Axes, result: HistogramResult) -> None:
         )
     }
     half = np.sqrt((result.half_widths[released] ** 2).sum(axis=0)) / rounds
-    order = np.argsort(-means["everyone"], kind="stable")
+    binned = result.query.feature.name == AMOUNT_BIN
+    order = ranks - 1 if binned else np.argsort(-means["everyone"], kind="stable")
     everyone, active, estimate = (means[name][order] for name in ("everyone", "active", "estimate"))
     half = half[order]
-    exponent = math.ceil(math.log10(max(1.0, half.max())))  # linear as far as intervals reach
-    top = max(exponent + 1, math.ceil(math.log10(max(1.0, everyone.max(), result.sigma))))
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_yscale("symlog", linthresh=10.0**exponent, linscale=1.5)
-    axes.set_yticks([-(10.0**exponent), 0.0, *(10.0**tick for tick in range(exponent, top + 1))])
+    highest = max(1.0, everyone.max(), result.sigma)
+    if binned:
+        labels = bin_labels(edges_of(result.query.feature.parameters))
+        axes.set_xticks(ranks, labels, fontsize=8, rotation=0 if len(ranks) <= 6 else 90)
+        axes.set_xlabel("bin")
+        axes.set_ylim(min(-0.5, 1.5 * (estimate - half).min()), 1.8 * highest)
+    else:
+        _rare_and_frequent(axes, reach=half.max(), highest=highest)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(-1.5 * 10.0**exponent, 3.0 * 10.0**top)  # room for the legend
     axes.axhline(0.0, color=TRUTH, linewidth=0.5)
     axes.plot(ranks, everyone, color=TRUTH, linewidth=1.0, label="truth (everyone)")
     axes.plot(ranks, active, color=ACTIVE, linewidth=1.0, label="truth (people who contributed)")
@@ -98,10 +101,22 @@ def _categories(axes: Axes, result: HistogramResult) -> None:
         linestyle="--",
         label=f"standard error of one round: {result.sigma:,.0f}",
     )
-    axes.set_xlabel("category, the most frequent first")
     name = NAMES[result.scenario.mechanism]
     answer = f"ε = {result.query.epsilon:.3f} an answer, reports of {result.report_bytes} B"
     _finish(axes, f"{name}: {answer}")
+
+
+def _rare_and_frequent(axes: Axes, *, reach: float, highest: float) -> None:
+    """Scales on which rare categories are to be seen beside frequent ones."""
+    exponent = math.ceil(math.log10(max(1.0, reach)))  # linear as far as intervals reach
+    top = max(exponent + 1, math.ceil(math.log10(highest)))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("category, the most frequent first")
+    axes.set_yscale("symlog", linthresh=10.0**exponent, linscale=1.5)
+    axes.set_yticks([-(10.0**exponent), 0.0, *(10.0**tick for tick in range(exponent, top + 1))])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(-1.5 * 10.0**exponent, 3.0 * 10.0**top)  # room for the legend
 
 
 def _errors(axes: Axes, result: HistogramResult) -> None:

@@ -16,6 +16,7 @@ from demur_proto.arrays import Flags, Integers, Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
+from demur_sim.amount_bins import AMOUNT_BIN, EDGE, bins_of, edges_of
 
 FLAGS = ("active", "amount_at_least")  #: features of which every value is 0 or 1
 LARGEST_AMOUNT = 1e100  #: of one event, either sign: no sum of them overflows
@@ -27,6 +28,7 @@ _EVENT_FEATURES = {
     "events": ("period",),
     "amount": ("period",),
     "amount_at_least": ("period", "threshold"),
+    AMOUNT_BIN: ("period",),  # and its edges
 }
 _ARRAY_FEATURES = {"value": ("period",)}
 
@@ -67,8 +69,9 @@ class EventLog:
 
     Features, all with the parameter `period`: `active` is 1 if the device has an event in that
     period, `events` their number, `amount` their sum, and `amount_at_least` is 1 if there is one
-    and the sum reaches `threshold`. Without events all of them are 0. Without amounts the log
-    offers the first two only.
+    and the sum reaches `threshold`. Without events all of these are 0. `amount_bin` is a category:
+    how many of the ascending edges `edge_1`, `edge_2` and so on the sum reaches, and NaN, which is
+    no category, without events. Without amounts the log offers the first two only.
 
     >>> log = EventLog.of(devices=3, periods=2, device=[2, 0, 2], period=[1, 2, 1])
     >>> log.evaluate(Feature(name="events", parameters={"period": 1.0}), slice(1, 3)).tolist()
@@ -139,15 +142,16 @@ class EventLog:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """`active` and `events`; with amounts also `amount` and `amount_at_least`."""
+        """`active` and `events`; with amounts also `amount`, `amount_at_least` and `amount_bin`."""
         names = tuple(_EVENT_FEATURES)
         return names if self.total is not None else names[:2]
 
     def evaluate(self, feature: Feature, devices: slice) -> Values:
         """A feature of a block of devices [n, 1]."""
-        period = checked_period(feature, self.features, _EVENT_FEATURES, self.periods)
+        period = checked_period(feature, self.features, _parameters_for(feature), self.periods)
         first, stop = bounds(devices, self.devices)
-        values: Values = np.zeros((stop - first, 1))
+        nothing = np.nan if feature.name == AMOUNT_BIN else 0.0
+        values: Values = np.full((stop - first, 1), nothing)
         low, high = self.start.item(period - 1), self.start.item(period)
         low = bisect_left(self.device, first, low, high)
         high = bisect_left(self.device, stop, low, high)
@@ -164,6 +168,8 @@ class EventLog:
         if self.total is None or feature.name == "events":
             return self.number[low:high]
         total = self.total[low:high]
+        if feature.name == AMOUNT_BIN:
+            return bins_of(total, edges_of(feature.parameters))
         return total if feature.name == "amount" else total >= feature.parameters["threshold"]
 
     def part(self, devices: slice) -> "EventLog":
@@ -308,6 +314,14 @@ def _amounts(given: npt.ArrayLike) -> npt.NDArray[np.float64]:
     if outside.any():
         raise ParameterError("amount", array[outside][0].item(), "finite and within ±1e100")
     return array.astype(np.float64)
+
+
+def _parameters_for(feature: Feature) -> Mapping[str, tuple[str, ...]]:
+    """The parameters of every feature of events, for the number of edges that this one has."""
+    if feature.name != AMOUNT_BIN:
+        return _EVENT_FEATURES
+    edges = range(1, len(edges_of(feature.parameters)) + 1)
+    return {**_EVENT_FEATURES, AMOUNT_BIN: ("period", *(f"{EDGE}{number}" for number in edges))}
 
 
 def bounds(devices: slice, total: int) -> tuple[int, int]:

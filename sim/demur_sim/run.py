@@ -24,7 +24,8 @@ from demur_sim.portions import block_count
 from demur_sim.questions import blocks
 from demur_sim.results import Result
 from demur_sim.running_results import BOUND, RunningResult
-from demur_sim.scenario import Kind, Scenario, population_of
+from demur_sim.scenario import Kind, Scenario
+from demur_sim.scenario_people import population_of
 from demur_sim.session import Fidelity, Session
 from demur_sim.simulation import hands, open_session, study_of
 from demur_sim.states import States

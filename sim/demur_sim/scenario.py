@@ -13,9 +13,8 @@ from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
 from demur_proto.segments import Admission, Factorisation
 from demur_proto.study import Measure, Policy, View
-from demur_sim.datasets.cdnow import load_cdnow
-from demur_sim.datasets.events import check_days, read_events
-from demur_sim.populations import FLAGS, MOST_DEVICES, MOST_PERIODS, Population
+from demur_sim.populations import MOST_DEVICES
+from demur_sim.scenario_data import Data
 from demur_sim.scenario_tables import (
     TRAINING,
     flattened,
@@ -25,8 +24,6 @@ from demur_sim.scenario_tables import (
     read_table,
     shipped_of,
 )
-from demur_sim.states import STATE, States
-from demur_sim.telemetry import EVENT, Telemetry
 
 GAUSSIAN = "gaussian"  #: the mechanism of linear questions
 
@@ -44,48 +41,6 @@ class Refusal(StrEnum):
 
     COVER = "cover"  #: a report around the reference, which looks like any other
     SILENT = "silent"  #: nothing, which shows: in simulation only, to study the leak
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """A CSV file of events, or made-up people; without both, the shipped CDNOW customers.
-
-    Raises:
-        ParameterError: a field is outside its range, or describes what is not given.
-    """
-
-    csv: str | None = None  #: path of the file, plain or gzipped
-    person: str = "customer_id"  #: column with whose event it is
-    date: str = "date"  #: column with its day
-    amount: str | None = None  #: column with its amount; None: events have none
-    start: str | None = None  #: day of period 1, yyyy-mm-dd; None: the earliest in the file
-    end: str | None = None  #: day of the last period, yyyy-mm-dd; None: the latest in the file
-    devices: int = 0  #: how many people are made up; 0: none
-    periods: int = 0  #: how many days of theirs there are
-    seed: int = 0  #: who they are
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            name, value = f"data.{item.name}", getattr(self, item.name)
-            if isinstance(item.default, int):
-                continue
-            if value is not None or item.default is not None:
-                check_text(name, value, longest=4096)
-            if self.csv is None and value != item.default:
-                raise ParameterError(name, value, "left out where there is no data.csv")
-        try:
-            check_days(self.start, self.end)
-        except ParameterError as error:
-            raise ParameterError(f"data.{error.name}", error.value, error.expected) from None
-        check_integer("data.devices", self.devices, 0, MOST_DEVICES)
-        check_integer("data.periods", self.periods, 1 if self.devices else 0, MOST_PERIODS)
-        check_integer("data.seed", self.seed, 0)
-        if self.devices and self.csv is not None:
-            raise ParameterError("data.devices", self.devices, "left out where there is a data.csv")
-        for name in ("periods", "seed"):
-            if getattr(self, name) and not self.devices:
-                expected = "left out where there is no data.devices"
-                raise ParameterError(f"data.{name}", getattr(self, name), expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,78 +181,6 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
             **{key: value for key, value in table.items() if "." not in key},
             parameters=inside("parameters", table),
             data=Data(**inside("data", table)),
-        )
-
-
-def population_of(scenario: Scenario) -> Population:
-    """The people of a scenario, in the order of their ids and not shuffled yet.
-
-    Raises:
-        DataError: the file with their data cannot be read.
-        ParameterError: they do not have the scenario's feature, or not with these parameters, or
-            its values break the promise of `on_grid`, or are no values that could be added up.
-    """
-    data = scenario.data
-    if data.devices:
-        return _made_up(scenario)
-    if data.csv is None:
-        log = load_cdnow()
-    else:
-        log = read_events(
-            data.csv,
-            person=data.person,
-            date=data.date,
-            amount=data.amount,
-            start=data.start,
-            end=data.end,
-        )
-    if log.total is None and scenario.feature in ("amount", "amount_at_least"):
-        raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
-    _check_feature(scenario, log)
-    if scenario.on_grid and scenario.kind is Kind.LINEAR:
-        _check_promise(scenario)
-    return log
-
-
-def _made_up(scenario: Scenario) -> Population:
-    data = scenario.data
-    people: Population
-    if scenario.kind is Kind.HISTOGRAM:
-        people = Telemetry.of(
-            devices=data.devices,
-            periods=data.periods,
-            categories=scenario.categories,
-            seed=data.seed,
-        )
-    elif scenario.kind is Kind.PREFIX:
-        people = States.of(devices=data.devices, periods=data.periods, seed=data.seed)
-    else:
-        expected = (
-            f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
-            f"or a {STATE!r}"
-        )
-        raise ParameterError("kind", scenario.kind, expected)
-    _check_feature(scenario, people)
-    return people
-
-
-def _check_feature(scenario: Scenario, people: Population) -> None:
-    """Refuse what no round could ask."""
-    asked = Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1})
-    people.evaluate(asked, slice(0, 0))
-
-
-def _check_promise(scenario: Scenario) -> None:
-    """Refuse a false `on_grid`: a value that breaks it would silently count as nothing."""
-    if scenario.feature not in FLAGS:
-        raise ParameterError(
-            "on_grid", True, f"false for {scenario.feature!r}, which has values of any size"
-        )
-    if scenario.clip < 1 or scenario.grid_exponent > 0:
-        raise ParameterError(
-            "on_grid",
-            True,
-            f"false unless clip >= 1 and grid_exponent <= 0: {scenario.feature!r} may be 1",
         )
 
 

@@ -16,7 +16,8 @@ from demur_sim.opening_processes import process_session
 from demur_sim.populations import Population
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
-from demur_sim.scenario import Kind, Scenario, population_of
+from demur_sim.scenario import Kind, Scenario
+from demur_sim.scenario_people import population_of
 from demur_sim.seeds import Purpose, seed_of, stream
 from demur_sim.session import Fidelity, Session
 

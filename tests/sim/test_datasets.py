@@ -317,6 +317,48 @@ def test_no_content_whatever_gives_another_error(tmp_path: Path, content: bytes)
             read_events(file, person="i", date="d")
 
 
+def test_a_period_may_be_a_week_in_which_a_person_is_active_once(file: Path) -> None:
+    file.write_text(
+        "customer_id,date,usd\n7,2026-01-01,1\n7,2026-01-07,2\n7,2026-01-08,4\n5,2026-01-14,8\n"
+        "5,2026-01-16,16\n"
+    )
+
+    log = read_events(file, amount="usd", period_days=7)
+
+    assert log.periods == 3  # the last one of two days
+    assert table(log, "active") == [[0, 1, 1], [1, 1, 0]]
+    assert table(log, "events") == [[0, 1, 1], [2, 1, 0]]
+    assert table(log, "amount") == [[0, 8, 16], [3, 4, 0]]
+
+
+@given(
+    days=st.lists(st.integers(min_value=0, max_value=40), min_size=1, max_size=30),
+    period_days=st.integers(min_value=1, max_value=9),
+)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_period_holds_the_events_of_its_days_and_no_others(
+    file: Path, days: list[int], period_days: int
+) -> None:
+    first = dt.date(2026, 1, 1)
+    lines = [f"1,{first + dt.timedelta(days=day)}\n" for day in days]
+    file.write_text("customer_id,date\n" + "".join(lines))
+
+    by_day = read_events(file, start="2026-01-01", end="2026-02-10")
+    log = read_events(file, start="2026-01-01", end="2026-02-10", period_days=period_days)
+
+    (events,), (periods,) = table(by_day, "events"), table(log, "events")
+    starts = range(0, 41, period_days)
+    assert periods == [sum(events[start : start + period_days]) for start in starts]
+
+
+@pytest.mark.parametrize("period_days", [0, -7, 367, 7.0, "week"])
+def test_a_period_has_a_whole_number_of_days(file: Path, period_days: Any) -> None:
+    file.write_text(GOOD)
+
+    with pytest.raises(ParameterError, match="period_days must be an integer >= 1 and <= 366"):
+        read_events(file, period_days=period_days)
+
+
 @pytest.fixture(scope="module")
 def cdnow() -> EventLog:
     return load_cdnow()
@@ -324,7 +366,7 @@ def cdnow() -> EventLog:
 
 def test_cdnow_is_23570_people_over_546_days(cdnow: EventLog) -> None:
     assert (cdnow.devices, cdnow.periods) == (23_570, 546)
-    assert cdnow.features == ("active", "events", "amount", "amount_at_least")
+    assert cdnow.features == ("active", "events", "amount", "amount_at_least", "amount_bin")
 
 
 def test_cdnow_agrees_with_its_file_line_by_line(cdnow: EventLog) -> None:
@@ -346,6 +388,16 @@ def test_cdnow_agrees_with_its_file_line_by_line(cdnow: EventLog) -> None:
     np.testing.assert_allclose(
         amount, [sum(float(row["amount_usd"]) for row in by_day[day]) for day in days], rtol=1e-12
     )
+
+
+def test_the_weeks_of_cdnow_are_its_days_by_seven(cdnow: EventLog) -> None:
+    weeks = load_cdnow(period_days=7)
+
+    assert (weeks.devices, weeks.periods) == (23_570, 78)
+    for week in (1, 40, 78):
+        days = range(7 * week - 6, 7 * week + 1)
+        active = np.any([evaluate(cdnow, "active", day) for day in days], axis=0)
+        np.testing.assert_array_equal(evaluate(weeks, "active", week), active)
 
 
 def test_everybody_in_cdnow_buys_first_in_the_first_three_months(cdnow: EventLog) -> None:

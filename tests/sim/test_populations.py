@@ -1,3 +1,4 @@
+import math
 import pickle
 from collections import defaultdict
 from collections.abc import Callable
@@ -53,8 +54,12 @@ def asked(name: str, period: float, **parameters: float) -> Feature:
 
 
 def every_question(population: Population, threshold: float = 10.0) -> list[Feature]:
+    more = {
+        "amount_at_least": {"threshold": threshold},
+        "amount_bin": {"edge_1": threshold, "edge_2": threshold + 0.5, "edge_3": threshold + 30},
+    }
     return [
-        asked(name, period, **({"threshold": threshold} if name == "amount_at_least" else {}))
+        asked(name, period, **more.get(name, {}))
         for name in population.features
         for period in range(1, population.periods + 1)
     ]
@@ -72,6 +77,11 @@ def naively(events: list[Event], feature: Feature, devices: int) -> list[float]:
         "amount": lambda mine: sum(mine, 0.0),
         "amount_at_least": lambda mine: float(
             bool(mine) and sum(mine) >= feature.parameters["threshold"]
+        ),
+        "amount_bin": lambda mine: (
+            sum(sum(mine) >= feature.parameters[f"edge_{number}"] for number in (1, 2, 3))
+            if mine
+            else math.nan
         ),
     }
     return [meaning[feature.name](amounts[device]) for device in range(devices)]
@@ -94,7 +104,7 @@ def test_every_feature_is_what_dictionaries_say(
 
         assert values.dtype == np.float64
         assert values.shape == (log.devices, 1)
-        assert values[:, 0].tolist() == naively(events, feature, log.devices)
+        np.testing.assert_array_equal(values[:, 0], naively(events, feature, log.devices))
 
 
 @given(made=logs(), block=slices)
@@ -257,7 +267,9 @@ def test_a_log_is_valid_from_birth(wrong: dict[str, Any], expected: str) -> None
 def test_a_log_may_be_empty() -> None:
     log = EventLog.of(devices=2, periods=1, device=[], period=[], amount=[])
 
-    assert not everything(log).any()
+    *numbers, bins = everything(log).T
+    assert not np.any(numbers)
+    assert np.isnan(bins).all()
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (5, 3, 1), (5, 3, 2)])
@@ -325,7 +337,7 @@ def test_a_person_is_a_data_source_with_one_row(populations: list[Population]) -
 
         for feature in every_question(population):
             expected = population.evaluate(feature, slice(2, 3))
-            assert source.evaluate(feature).tolist() == expected.tolist()
+            np.testing.assert_array_equal(source.evaluate(feature), expected)
             assert expected.shape[0] == 1
 
 

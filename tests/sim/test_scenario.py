@@ -13,15 +13,9 @@ from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, Policy, View
 from demur_sim.populations import EventLog, Population
-from demur_sim.scenario import (
-    Data,
-    Kind,
-    Refusal,
-    Scenario,
-    list_scenarios,
-    load_scenario,
-    population_of,
-)
+from demur_sim.scenario import Kind, Refusal, Scenario, list_scenarios, load_scenario
+from demur_sim.scenario_data import Data
+from demur_sim.scenario_people import population_of
 
 OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
 OF_COUNTS = {"factorisation", "admission", "halts"}
@@ -142,6 +136,12 @@ def test_a_scenario_is_valid_from_birth(wrong: dict[str, Any], message: str) -> 
         ({"start": "2026-01-02"}, "data.start must be left out where there is no data.csv, got"),
         ({"amount": "usd"}, "data.amount must be left out where there is no data.csv, got 'usd'"),
         ({"person": "id"}, "data.person must be left out where there is no data.csv, got 'id'"),
+        ({"period_days": 0}, "data.period_days must be an integer >= 1 and <= 366, got 0"),
+        ({"csv": "x", "period_days": "7"}, "data.period_days must be an integer >= 1"),
+        (
+            {"devices": 5, "periods": 2, "period_days": 7},
+            "data.period_days must be left out where there is data.devices, whose periods have no",
+        ),
         ({"devices": -1}, "data.devices must be an integer >= 0"),
         ({"devices": "5", "periods": 2}, "data.devices must be an integer >= 0"),
         ({"devices": 5}, "data.periods must be an integer >= 1"),
@@ -355,7 +355,7 @@ def test_the_docs_list_every_key_with_its_default() -> None:
         ("epsilom = 1.0", "(did you mean epsilon?), got 'epsilom'"),
         ("csv = 'x'", "(did you mean data.csv?), got 'csv'"),
         ("[data]\nCSV = 'x'", "(did you mean data.csv?), got 'data.CSV'"),
-        ("zzz = 1", "data.devices, data.periods, data.seed, got 'zzz'"),
+        ("zzz = 1", "data.period_days, data.devices, data.periods, data.seed, got 'zzz'"),
         ("[scenario]\nepsilon = 1", "key in {} must be one of "),
         ("epsilon = 'big'", "epsilon in {} must be a finite number > 0, got 'big'"),
         ("epsilon = true", "epsilon in {} must be a finite number > 0, got True"),
@@ -568,7 +568,10 @@ def test_a_scenario_without_a_file_is_about_the_cdnow_customers_in_the_order_of_
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["feature=activ"], "feature must be one of active, events, amount, amount_at_least, got"),
+        (
+            ["feature=activ"],
+            "feature must be one of active, events, amount, amount_at_least, amount_bin, got",
+        ),
         (["parameters.x=1"], "parameters of active must be exactly period, got ['period', 'x']"),
         (["feature=amount_at_least"], "must be exactly period and threshold, got ['period']"),
         (["feature=events"], "on_grid must be false for 'events', which has values of any size"),

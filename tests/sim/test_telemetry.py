@@ -26,7 +26,8 @@ from demur_sim.report import report
 from demur_sim.result_files import save
 from demur_sim.results import Result
 from demur_sim.run import simulate
-from demur_sim.scenario import Refusal, Scenario, load_scenario, population_of
+from demur_sim.scenario import Refusal, Scenario, load_scenario
+from demur_sim.scenario_people import population_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 DEVICES, PERIODS = 10_000, 12  # three blocks, the last one smaller

@@ -10,11 +10,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_sim.datasets.lines import SHOWN, Lines, shown
 from demur_sim.populations import LARGEST_AMOUNT, EventLog
 
 MOST_DAYS = 100_000  #: from the first day to the last; more is a mistyped year
+MOST_PERIOD_DAYS = 366
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PERSON = re.compile(r"[0-9]{1,18}")
@@ -31,10 +33,12 @@ def read_events(
     amount: str | None = None,
     start: str | None = None,
     end: str | None = None,
+    period_days: int = 1,
 ) -> EventLog:
     """Read events from a CSV file, plain or gzipped, in UTF-8, with a header line.
 
-    A period is a day. People become devices in the order of their ids, and the ids are dropped.
+    A period is a day, or several: somebody with events on more than one day of it is active in it
+    once. If the last period has fewer days than the others, it stays shorter. People become devices in the order of their ids, and the ids are dropped.
     Somebody without any event cannot be in such a file, so every device has at least one.
 
     Args:
@@ -42,15 +46,18 @@ def read_events(
         person: column with whose event it is, an integer of 1 to 18 digits.
         date: column with its day, yyyy-mm-dd.
         amount: column with its amount, a number within ±1e100; None for events without.
-        start: day of period 1, yyyy-mm-dd; None for the earliest day in the file.
-        end: day of the last period, yyyy-mm-dd; None for the latest day in the file.
+        start: first day of period 1, yyyy-mm-dd; None for the earliest day in the file.
+        end: last day of the last period, yyyy-mm-dd; None for the latest day in the file.
+        period_days: how many days a period has; from 1 to 366.
 
     Raises:
         DataError: the file cannot be read, or is not as described; an event before `start` or
             after `end` is such a fault too. One line that names file, line and what was expected.
-        ParameterError: `start` or `end` is not a day, or they are in the wrong order.
+        ParameterError: `start` or `end` is not a day, or they are in the wrong order; or
+            `period_days` is outside its range.
     """
     first, last = check_days(start, end)
+    check_integer("period_days", period_days, 1, MOST_PERIOD_DAYS)
     lines = Lines(path)
     rows = csv.reader(lines, strict=True)
     try:
@@ -81,9 +88,9 @@ def read_events(
     ids, device = np.unique(np.array(people), return_inverse=True)
     return EventLog.of(
         devices=len(ids),
-        periods=last - first + 1,
+        periods=(last - first) // period_days + 1,
         device=device,
-        period=np.array(days) - (first - 1),
+        period=(np.array(days) - first) // period_days + 1,
         amount=None if amount is None else np.array(amounts),
     )
 

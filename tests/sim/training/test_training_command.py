@@ -134,7 +134,7 @@ def test_the_shipped_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) ->
 
     assert main(["simulate", "--list", "--json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)]
-    assert names == ["cdnow", "states", "telemetry"]
+    assert names == ["cdnow", "cdnow-amounts", "cdnow-weekly", "states", "telemetry"]
 
 
 def test_a_killed_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,99 @@
+"""The people of a scenario: read from a file, or made up by its kind."""
+
+from demur_proto.errors import ParameterError
+from demur_proto.round import Feature
+from demur_sim.amount_bins import AMOUNT_BIN, edges_of
+from demur_sim.datasets.cdnow import load_cdnow
+from demur_sim.datasets.events import read_events
+from demur_sim.populations import FLAGS, Population
+from demur_sim.scenario import Kind, Scenario
+from demur_sim.states import STATE, States
+from demur_sim.telemetry import EVENT, Telemetry
+
+OF_AMOUNTS = ("amount", "amount_at_least", AMOUNT_BIN)
+
+
+def population_of(scenario: Scenario) -> Population:
+    """The people of a scenario, in the order of their ids and not shuffled yet.
+
+    Raises:
+        DataError: the file with their data cannot be read.
+        ParameterError: they do not have the scenario's feature, or not with these parameters, or
+            its values break the promise of `on_grid`, or are no values that could be added up.
+    """
+    data = scenario.data
+    if data.devices:
+        return _made_up(scenario)
+    if data.csv is None:
+        log = load_cdnow(period_days=data.period_days)
+    else:
+        log = read_events(
+            data.csv,
+            person=data.person,
+            date=data.date,
+            amount=data.amount,
+            start=data.start,
+            end=data.end,
+            period_days=data.period_days,
+        )
+    if log.total is None and scenario.feature in OF_AMOUNTS:
+        raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
+    _check_feature(scenario, log)
+    if scenario.feature == AMOUNT_BIN:
+        _check_bins(scenario)
+    if scenario.on_grid and scenario.kind is Kind.LINEAR:
+        _check_promise(scenario)
+    return log
+
+
+def _made_up(scenario: Scenario) -> Population:
+    data = scenario.data
+    people: Population
+    if scenario.kind is Kind.HISTOGRAM:
+        people = Telemetry.of(
+            devices=data.devices,
+            periods=data.periods,
+            categories=scenario.categories,
+            seed=data.seed,
+        )
+    elif scenario.kind is Kind.PREFIX:
+        people = States.of(devices=data.devices, periods=data.periods, seed=data.seed)
+    else:
+        expected = (
+            f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
+            f"or a {STATE!r}"
+        )
+        raise ParameterError("kind", scenario.kind, expected)
+    _check_feature(scenario, people)
+    return people
+
+
+def _check_feature(scenario: Scenario, people: Population) -> None:
+    """Refuse what no round could ask."""
+    asked = Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1})
+    people.evaluate(asked, slice(0, 0))
+
+
+def _check_bins(scenario: Scenario) -> None:
+    """Refuse bins that nothing could be added up of, or of which a histogram would count only some."""
+    if scenario.kind is not Kind.HISTOGRAM:
+        expected = f"{Kind.HISTOGRAM} where feature is {AMOUNT_BIN}, which is a category"
+        raise ParameterError("kind", str(scenario.kind), expected)
+    bins = len(edges_of(scenario.parameters)) + 1
+    if scenario.categories != bins:
+        expected = f"{bins}, as many as {bins - 1} edges make bins"
+        raise ParameterError("categories", scenario.categories, expected)
+
+
+def _check_promise(scenario: Scenario) -> None:
+    """Refuse a false `on_grid`: a value that breaks it would silently count as nothing."""
+    if scenario.feature not in FLAGS:
+        raise ParameterError(
+            "on_grid", True, f"false for {scenario.feature!r}, which has values of any size"
+        )
+    if scenario.clip < 1 or scenario.grid_exponent > 0:
+        raise ParameterError(
+            "on_grid",
+            True,
+            f"false unless clip >= 1 and grid_exponent <= 0: {scenario.feature!r} may be 1",
+        )
