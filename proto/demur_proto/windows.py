@@ -77,22 +77,22 @@ class Windows:
             raise ParameterError("windows: the last round", last, f"{self.horizon}, the horizon")
 
     @classmethod
-    def every(cls, rounds: int, *, horizon: int) -> "Windows":
+    def every(cls, window: int, *, horizon: int) -> "Windows":
         """Windows of so many rounds each; the last may have fewer.
 
         Args:
-            rounds: of a window; 1 to `horizon`.
+            window: how many; 1 to `horizon`.
             horizon: the last round.
 
         Raises:
             ParameterError: an argument is outside its range.
         """
         check_integer("horizon", horizon, 1, MOST_ROUNDS)
-        check_integer("window", rounds, 1, horizon)
+        check_integer("window", window, 1, horizon)
         return cls(
             windows=tuple(
-                Window(first=first, last=min(first + rounds - 1, horizon))
-                for first in range(1, horizon + 1, rounds)
+                Window(first=first, last=min(first + window - 1, horizon))
+                for first in range(1, horizon + 1, window)
             ),
             horizon=horizon,
         )

@@ -70,7 +70,7 @@ def draw(result: WindowedResult, path: Path) -> None:
             label="minimum cohort",
         )
         reports.set_ylabel("devices")
-        reports.legend(loc="upper right", fontsize=8, framealpha=0.9)
+        reports.legend(loc="lower center", fontsize=8, framealpha=0.9)
     for panel in (axes, *below):
         for window in result.schedule.windows[1:]:
             panel.axvline(window.first - 0.5, color=WORST, linewidth=0.8)
