@@ -44,6 +44,7 @@ from demur_proto import (
     grid,
     histograms,
     laplace_pairs,
+    missing,
     pairs,
     pure,
     renyi,
@@ -53,11 +54,13 @@ from demur_proto import (
     study,
     targets,
     together,
+    windows,
 )
 from demur_proto.continual import estimates, factors, following, identity, square_root, states, tree
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms import (
+    base,
     category_pairs,
     duchi,
     frequencies,
@@ -137,7 +140,7 @@ MODULES: tuple[ModuleType, ...] = (
     ),
     *(together, averages, optimisers, stopping),
     *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
-    *(states, commitment, everyone),
+    *(states, commitment, everyone, missing, windows),
     *(repeated_response, kept_change, flips, composed_response, memoised, bit_flip, truncation),
 )
 
@@ -522,6 +525,7 @@ EXAMPLES: dict[str, Example] = {
         exponent=-14, clip=1.0, dimension=1, on_grid=False, signed=["exponent"], aliases=STEPS
     ),
     "study.Study": example(**fields(STUDY), signed=["base_grid_exponent"]),
+    "study.Study.sampler_delta_at": example(on=lambda: STUDY, epsilon=1.0),
     "study.design_study": example(
         name="all of it",
         epsilon=1.0,
@@ -792,6 +796,9 @@ EXAMPLES |= {
     "privunit.PrivUnit.pair_renyi": example(on=priv_unit, order=2.0),
 }
 
+FOUND_SUM = base.Estimate(
+    estimate=np.array([3.0]), standard_error=np.array([1.0]), half_width=np.array([2.0])
+)
 LABELS = np.array([0, 1, 1])
 THREE = examples.Examples.one_each(np.zeros((3, 2)), LABELS)
 LABELLED = labelled.Labelled(examples=np.zeros((3, 2)), labels=LABELS)
@@ -846,6 +853,17 @@ EXAMPLES |= {
         clip=1.0, budget_norm=STUDY.budget_norm, budget_units=STUDY.budget_units
     ),
     "labelled.LabelledData": example(name="three", train=LABELLED, test=LABELLED, classes=2),
+}
+
+EXAMPLES |= {
+    "missing.scaled_up": Example(
+        valid={"found": FOUND_SUM, "reports": 3, "cohort": 5, "largest": 2.0, "signed": False},
+    ),
+    "windows.Window": example(first=1, last=3),
+    "windows.Windows": example(windows=(windows.Window(first=1, last=3),), horizon=3),
+    "windows.Windows.every": example(window=2, horizon=3),
+    "windows.over_windows": example(windows=[[STUDY]], stay=1, delta=1e-6),
+    "windows.told_stays": example(windows=3),
 }
 
 SAMPLERS = "makes large tables or draws; tests/proto/samplers gives it wrong numbers"
@@ -951,6 +969,8 @@ ELSEWHERE = {
     "following.check_follows": "takes rounds",
     "following.check_next": "takes rounds",
     "following.counting_of": "takes a round",
+    "missing.sampling_factors": "inner loop over arrays; who calls it checks what comes in",
+    "windows.OverWindows": "only holds what over_windows found",
     "everyone.EveryoneInterval": "only holds what everyone_interval found",
     "states.changes_wanted": "takes people's values, of which any may be wrong",
     "budget.decide": "inner loop over arrays; filters check what comes in",

@@ -175,10 +175,14 @@ class Study:
 
         Randomised responses add nothing: given uniform bits, their law is exact.
         """
+        return self.sampler_delta_at(self.epsilon)
+
+    def sampler_delta_at(self, epsilon: float) -> float:
+        """The same for a promise with another ε, such as one over several studies; nats, >= 0."""
         if not self.mechanism_family.has_linear:
             return 0.0
         return sampler_delta(
-            epsilon=self.epsilon,
+            epsilon=epsilon,
             view=self.view,
             minimum_cohort=self.minimum_cohort,
             horizon=self.horizon,

@@ -22,7 +22,7 @@ from demur_proto.guarantee import (
 from demur_proto.outward import ceil_float, root_up, text_up
 from demur_proto.pairs import pair_epsilon_delta, pair_mu, pair_rho
 from demur_proto.ranges import check_amount, check_delta
-from demur_proto.study import Measure, Study, View, largest_rho, sampler_delta
+from demur_proto.study import Measure, Study, View, largest_rho
 
 SHRINK = 1 - 2.0**-44  #: a budget that misses its target by rounding is made smaller by this
 
@@ -139,16 +139,7 @@ def guarantee_together(
     if len(studies) == 1 and (first.epsilon, first.delta) == (epsilon, delta):
         return guarantee_of(first, per_report_mu=per_report_mu)
     budget = added_budget([study.budget for study in studies], measure=first.measure)
-    samplers = sum(
-        sampler_delta(
-            epsilon=epsilon,
-            view=study.view,
-            minimum_cohort=study.minimum_cohort,
-            horizon=study.horizon,
-            maximum_dimension=study.maximum_dimension,
-        )
-        for study in studies
-    )
+    samplers = sum(study.sampler_delta_at(epsilon) for study in studies)
     needed = samplers + (
         conversions.gdp_delta(budget, epsilon=epsilon)
         if first.measure is Measure.GDP

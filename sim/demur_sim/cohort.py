@@ -9,7 +9,7 @@ one portion is ever in memory, and all that is drawn for it is drawn before the 
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,27 +27,18 @@ from demur_proto.models.examples import Examples
 from demur_proto.noise import Sampler
 from demur_proto.round import Gradient, Histogram, Linear, Prefix, Query, Round
 from demur_proto.study import Policy, Study
+from demur_sim.block_answers import Answered, BlockAnswer, without_value
 from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.learners import Learners
 from demur_sim.populations import Population
 from demur_sim.portions import BLOCK, portions
-from demur_sim.round_sums import RoundSum, added, evaluate_query, given_sums, randomised_tally
+from demur_sim.presence import BlockTurnout, Turnout
+from demur_sim.round_sums import RoundSum, added, evaluate_query, randomised_tally
 from demur_sim.running_block import RunningBlock
 from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BlockAnswer:
-    """What a portion of one block answered to one round; of a narrow round, the whole block."""
-
-    block: int
-    people: slice  #: which of the block
-    words: Words  #: reports of those who sent [n, w]
-    sent: Flags  #: who sent anything [devices of the portion]
-    contributed: Integers  #: simulator's truth: see `given_sums`
 
 
 class Block:
@@ -63,8 +54,10 @@ class Block:
         seed: int,
         refusal: Refusal,
         learners: Learners,
+        turnout: BlockTurnout | None = None,
     ) -> None:
         self.number = number
+        self._turnout = turnout  # None: everybody takes part, in time
         self._learners = learners
         self._study = study
         self._population = population
@@ -94,17 +87,17 @@ class Block:
             counting: what a running count needs besides.
         """
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        for people in portions(asked.query, len(self.refused)):
-            contribution, sent = self._contribution(
-                asked, mechanism, model, counting, people, sampler
-            )
-            reports = mechanism.randomise(contribution, sampler)
+        for mine in self._answered(asked, mechanism, model, counting, sampler):
+            reports = mechanism.randomise(mine.words, sampler)
+            in_time, late = mine.in_time, mine.sent & mine.late
             yield BlockAnswer(
                 block=self.number,
-                people=people,
-                words=reports[sent] if self._silent else reports,
-                sent=sent,
-                contributed=given_sums(asked.query, contribution),
+                people=mine.portion,
+                words=reports if in_time.all() else reports[in_time],
+                sent=mine.placed(in_time),
+                late_words=reports[late],
+                late=mine.placed(late),
+                contributed=mine.given(asked.query),
             )
 
     def sum(
@@ -132,36 +125,57 @@ class Block:
     ) -> Iterator[RoundSum]:
         """The sum of each portion."""
         sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
-        for people in portions(asked.query, len(self.refused)):
-            contribution, sent = self._contribution(
-                asked, mechanism, model, counting, people, sampler
-            )
+        for mine in self._answered(asked, mechanism, model, counting, sampler):
+            in_time = mine.in_time
             if noise is Noise.SUMMED:
-                sums: Integers = contribution.sum(axis=0)
-            elif self._silent:
-                sums = mechanism.tally(mechanism.randomise(contribution, sampler)[sent])
+                sums: Integers = mine.words[in_time].sum(axis=0)
+            elif in_time.all():
+                sums = randomised_tally(mechanism, mine.words, sampler)
             else:
-                sums = randomised_tally(mechanism, contribution, sampler)
+                sums = mechanism.tally(mechanism.randomise(mine.words, sampler)[in_time])
             yield RoundSum(
-                reports=int(np.count_nonzero(sent)),
+                reports=int(np.count_nonzero(in_time)),
                 sums=sums,
-                contributed=given_sums(asked.query, contribution),
+                contributed=mine.given(asked.query),
             )
+
+    def _answered(
+        self,
+        asked: Round,
+        mechanism: Mechanism,
+        model: ModelDefinition | None,
+        counting: Counting | None,
+        sampler: Sampler,
+    ) -> Iterator[Answered]:
+        """What people put in, portion by portion; only those who take part are asked, and pay."""
+        here: Flags = np.ones(0, dtype=np.bool_)
+        late: Flags = np.zeros(len(self.refused), dtype=np.bool_)
+        if self._turnout is not None:
+            here, late = self._turnout.of(asked.number)
+        for portion in portions(asked.query, len(self.refused)):
+            who: slice | Integers = portion
+            if self._turnout is not None:
+                who = portion.start + np.flatnonzero(here[portion])
+            if counting is not None:
+                words, sent = self._running_contribution(counting, who)
+            else:
+                words, sent = self._contribution(asked, mechanism, model, portion, who, sampler)
+            yield Answered(words=words, sent=sent, late=late[who], portion=portion, who=who)
 
     def _contribution(
         self,
         asked: Round,
         mechanism: Mechanism,
         model: ModelDefinition | None,
-        counting: Counting | None,
-        people: slice,
+        portion: slice,
+        who: slice | Integers,
         sampler: Sampler,
     ) -> tuple[Words, Flags]:
-        """What some of the block put in [n, e], zero for cover; and who of them sends."""
-        if counting is not None:
-            return self._running_contribution(counting)
-        remaining, refused = self.remaining[people], self.refused[people]  # views: changed in place
-        values = self._values(asked.query, model, people)
+        """What some of a portion put in [n, e], zero for cover; and who of them sends."""
+        remaining, refused = self.remaining[who], self.refused[who]
+        values = self._values(asked.query, model, portion)
+        if not isinstance(who, slice):
+            values = values[who - portion.start]
         largest = mechanism.largest
         if self._study.policy is Policy.CLIP and isinstance(mechanism, GaussianLinear):
             radii = affordable_radius(
@@ -183,15 +197,18 @@ class Block:
             refused=refused,
             retire=self._study.policy is not Policy.SKIP,
         )
-        self.covered[people] |= ~given | without_value(mechanism, values, units)
+        self.covered[who] |= ~given | without_value(mechanism, values, units)
         if shrunk is not None:
             refused |= shrunk
-            self.covered[people] |= shrunk
+            self.covered[who] |= shrunk
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
+        self.remaining[who], self.refused[who] = remaining, refused
         sent = given if self._silent else np.ones_like(given)
         return words if given.all() else covered(words, given), sent
 
-    def _running_contribution(self, counting: Counting) -> tuple[Words, Flags]:
+    def _running_contribution(
+        self, counting: Counting, who: slice | Integers
+    ) -> tuple[Words, Flags]:
         """The same for a running count, of which a block is never divided."""
         query, segment = counting.step.query, counting.step.query.segment
         if isinstance(query, Prefix):
@@ -203,6 +220,7 @@ class Block:
         words, given, whole = self.running[segment.first_round].answer(
             counting.step,
             values,
+            who,
             remaining=self.remaining,
             refused=self.refused,
             budget_units=counting.budget_units,
@@ -211,6 +229,7 @@ class Block:
         self.covered |= ~whole
         if segment.position == segment.horizon:
             del self.running[segment.first_round]
+        words, given = words[who], given[who]
         sent = given if self._silent else np.ones_like(given)
         return words if given.all() else covered(words, given), sent
 
@@ -257,6 +276,7 @@ class Cohort:
         refusal: Refusal,
         first_block: int = 0,
         beside: Mapping[bytes, Flagged] | None = None,
+        turnout: Turnout | None = None,
     ) -> None:
         """Set up fresh filters.
 
@@ -267,6 +287,7 @@ class Cohort:
             refusal: what a refused device does.
             first_block: number of the first of these blocks in the whole population.
             beside: of other studies of the same people, by their hash, who halted in them.
+            turnout: who is there; by default everybody.
         """
         self.study = study
         self.counting = CountingRounds(
@@ -274,18 +295,23 @@ class Cohort:
         )
         self._seed = seed
         learners = Learners()
-        self.blocks = [
-            Block(
-                study.value,
-                population,
-                people=slice(start, min(start + BLOCK, population.devices)),
-                number=first_block + start // BLOCK,
-                seed=seed,
-                refusal=refusal,
-                learners=learners,
+        self.blocks = []
+        for start in range(0, population.devices, BLOCK):
+            people = slice(start, min(start + BLOCK, population.devices))
+            number = first_block + start // BLOCK
+            mine = None if turnout is None else turnout.block(number, devices=people.stop - start)
+            self.blocks.append(
+                Block(
+                    study.value,
+                    population,
+                    people=people,
+                    number=number,
+                    seed=seed,
+                    refusal=refusal,
+                    learners=learners,
+                    turnout=mine,
+                )
             )
-            for start in range(0, population.devices, BLOCK)
-        ]
 
     def answers(self, asked: Round, model: ModelDefinition | None = None) -> Iterator[BlockAnswer]:
         """Each block's answer to a round, in order."""
@@ -357,20 +383,3 @@ class Cohort:
         """Who ever answered with less than their value, device by device. Simulator's truth."""
         flags: Flags = np.concatenate([block.covered for block in self.blocks])
         return flags
-
-
-def without_value(mechanism: Mechanism, values: Values, units: Integers) -> Flags:
-    """Which rows of values [n, d] are no values, so that `encode` made them the reference [n].
-
-    Args:
-        mechanism: of the round.
-        values: everyone's.
-        units: what they cost, as `encode` gives it [n]; whatever is no value costs nothing.
-    """
-    suspect: Flags = units == 0
-    if suspect.any():  # nothing may be a value as well: look at the others only
-        other = values != 0
-        suspect &= other[:, 0] if values.shape[1] == 1 else np.any(other, axis=1)
-    if suspect.any():
-        suspect[suspect] = ~mechanism.sound(values[suspect])
-    return suspect

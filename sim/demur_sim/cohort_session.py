@@ -42,6 +42,7 @@ from demur_server.estimates import make_release
 from demur_sim.children import peak_rss_mb
 from demur_sim.cohort import Cohort
 from demur_sim.counting_rounds import Flagged
+from demur_sim.presence import Turnout
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Refusal
@@ -267,6 +268,7 @@ async def cohort_session(
     noise: Noise = Noise.SHARES,
     beside: Mapping[bytes, Flagged] | None = None,
     companions: Sequence[tuple[Defined[Study], int]] = (),
+    turnout: Turnout | None = None,
 ) -> AsyncIterator[CohortSession]:
     """A session over arrays, blocks dealt to threads.
 
@@ -280,13 +282,15 @@ async def cohort_session(
         beside: of other studies of the same people, by their hash, who halted in them.
         companions: other studies that the same people are in, each with a seed of its own. They may
             count who halted in the first one.
+        turnout: who is there, of every study; by default everybody.
     """
-    cohort = Cohort(study, questions.population, seed=seed, refusal=refusal, beside=beside)
+    people = questions.population
+    cohort = Cohort(study, people, seed=seed, refusal=refusal, beside=beside, turnout=turnout)
     halted = {study.hash: cohort.covered}
     with ThreadPoolExecutor(threads) as pool:
         session = CohortSession(cohort, questions, pool, threads=threads, noise=noise)
         for other, its in companions:
-            same = Cohort(other, questions.population, seed=its, refusal=refusal, beside=halted)
+            same = Cohort(other, people, seed=its, refusal=refusal, beside=halted, turnout=turnout)
             session.companions[other.hash] = CohortSession(
                 same, questions, pool, threads=threads, noise=noise
             )

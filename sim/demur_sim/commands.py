@@ -2,10 +2,12 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
-from demur_sim.report import report
+from demur_sim.report import report, report_windows
 from demur_sim.result_files import save
 from demur_sim.run import Progress, simulate
 from demur_sim.run_options import (
@@ -17,6 +19,8 @@ from demur_sim.run_options import (
     terminal_bar,
 )
 from demur_sim.scenario import list_scenarios, load_scenario
+from demur_sim.windowed_files import save_windows
+from demur_sim.windowed_run import simulate_windows
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,21 +41,28 @@ def run(options: argparse.Namespace) -> int:
     check_run(options)
     scenario = load_scenario(options.scenario, overrides=options.set)
     check_drawing()
-    with _progress(options) as progress:
-        result = simulate(
-            scenario,
-            seed=options.seed,
-            fidelity=options.fidelity,
-            workers=options.workers,
-            collector_port=options.port,
-            progress=progress,
-        )
     folder = folder_of(options, scenario.name)
-    save(result, folder)
+    with _progress(options) as progress:
+        how: dict[str, Any] = {
+            "seed": options.seed,
+            "fidelity": options.fidelity,
+            "workers": options.workers,
+            "collector_port": options.port,
+            "progress": progress,
+        }
+        told: Callable[[], str]
+        if scenario.window:
+            windows = simulate_windows(scenario, **how)
+            save_windows(windows, folder)
+            summary, told = windows.summary(), partial(report_windows, windows, folder)
+        else:
+            result = simulate(scenario, **how)
+            save(result, folder)
+            summary, told = result.summary(), partial(report, result, folder)
     if options.json:
-        print(json.dumps(result.summary()))
+        print(json.dumps(summary))
     elif not options.quiet:
-        print(report(result, folder))
+        print(told())
     return 0
 
 

@@ -84,9 +84,14 @@ class HistogramResult(Result):
         return np.array(self.aftermath.contributed, dtype=np.float64)
 
     @property
+    def value_range(self) -> tuple[float, bool]:
+        """In a category or not."""
+        return 1.0, False
+
+    @property
     def sigma(self) -> float:
         """Standard error of the count of a category that nobody contributes."""
-        return _empty_error(self.mechanism, self.devices)
+        return _empty_error(self.mechanism, self.counted)
 
     @cached_property
     def worst_case_query(self) -> Histogram:
@@ -96,7 +101,7 @@ class HistogramResult(Result):
     @cached_property
     def worst_case_sigma(self) -> float:
         """The standard error `sigma` of that."""
-        return _empty_error(randomiser_of(self.worst_case_query), self.devices)
+        return _empty_error(randomiser_of(self.worst_case_query), self.counted)
 
     @property
     def worst_case_rounds(self) -> int:

@@ -11,6 +11,7 @@ from demur_proto.arrays import Values
 from demur_proto.guarantee import Guarantee, guarantee_of
 from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
 from demur_proto.study import Study, View
+from demur_sim.populations import FLAGS
 from demur_sim.results import Result
 from demur_sim.simulation import study_of
 
@@ -37,14 +38,19 @@ class LinearResult(Result):
         )
 
     @property
+    def value_range(self) -> tuple[float, bool]:
+        """Up to the clip; of either sign, but for features that are 0 or 1."""
+        return self.scenario.clip, self.scenario.feature not in FLAGS
+
+    @property
     def sigma(self) -> float:
         """Standard deviation of a released sum, data units."""
-        return self.mechanism.standard_error(self.devices)
+        return self.mechanism.standard_error(self.counted)
 
     @cached_property
     def local_sigma(self) -> float:
         """The same in view `local`, for the same guarantee and budget, data units."""
-        return self._mechanism(self._study(view=View.LOCAL)).standard_error(self.devices)
+        return self._mechanism(self._study(view=View.LOCAL)).standard_error(self.counted)
 
     @cached_property
     def worst_case_sigma(self) -> float:
@@ -54,7 +60,7 @@ class LinearResult(Result):
         if study.noise_shares > 1:  # fewer answers need less noise, and that a finer grid
             share = study.base_sigma / math.sqrt(study.noise_shares)
             exponent = min(exponent, math.floor(math.log2(share / FEWEST_NOISE_STEPS)))
-        return self._mechanism(study, grid_exponent=exponent).standard_error(self.devices)
+        return self._mechanism(study, grid_exponent=exponent).standard_error(self.counted)
 
     @property
     def worst_case_rounds(self) -> int:

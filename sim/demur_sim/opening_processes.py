@@ -14,6 +14,7 @@ from demur_server.serving import Ports
 from demur_sim.children import Child
 from demur_sim.collector_process import collect
 from demur_sim.portions import BLOCK, block_count
+from demur_sim.presence import Turnout
 from demur_sim.process_session import CompanionSession, ProcessSession
 from demur_sim.questions import Questions
 from demur_sim.scenario import Refusal
@@ -32,6 +33,7 @@ async def process_session(
     record: bool = False,
     beside: ProcessSession | None = None,
     companions: Sequence[tuple[Defined[Study], int]] = (),
+    turnout: Turnout | None = None,
 ) -> AsyncIterator[ProcessSession]:
     """A session over a collector process and worker processes; none outlives the block.
 
@@ -47,6 +49,7 @@ async def process_session(
             ends first.
         companions: other studies that the same devices are in, each with a seed of its own. They may
             count who halted in the first one.
+        turnout: who is there, of every study; by default everybody.
 
     Raises:
         StateError: the port is in use.
@@ -72,6 +75,7 @@ async def process_session(
                 companions=tuple(
                     Companion(study_hash=other.hash, seed=its) for other, its in companions
                 ),
+                turnout=turnout,
             )
 
     names = [f"worker {number}" for number in range(1, len(shares) + 1)]

@@ -20,7 +20,8 @@ class Outgoing:
     people: Integers  #: who sent them, numbered within the cohort [n]
     report_ids: bytes  #: 16 bytes each
     words: Payload  #: encoded, report by report
-    contributed: Integers  #: simulator's truth: see `cohort.given_sums`
+    contributed: Integers  #: simulator's truth: see `cohort.BlockAnswer`; 0 where it is late
+    late: bool  #: sent once the round is closed
 
 
 def outgoing(
@@ -29,7 +30,7 @@ def outgoing(
     asked: Defined[Round],
     model: ModelDefinition | None,
 ) -> Iterator[Outgoing]:
-    """Everyone's reports to a round, portion by portion.
+    """Everyone's reports to a round, portion by portion; those that are late by themselves.
 
     Args:
         cohort: who answers.
@@ -40,19 +41,26 @@ def outgoing(
     at = 0
     ids_of_block, block = b"", -1
     for answer in cohort.answers(asked.value, model):
-        people = np.arange(at, at + len(answer.sent))[answer.sent]
+        everybody = np.arange(at, at + len(answer.sent))
         at += len(answer.sent)
         if answer.block != block:
             block = answer.block
             ids_of_block = ids[block].of(asked.hash)
         start, stop = answer.people.start, answer.people.stop
         report_ids = ids_of_block[REPORT_ID_BYTES * start : REPORT_ID_BYTES * stop]
-        if len(people) < len(answer.sent):
-            whole = np.frombuffer(report_ids, dtype=f"V{REPORT_ID_BYTES}")
-            report_ids = whole[answer.sent].tobytes()
+        whole = np.frombuffer(report_ids, dtype=f"V{REPORT_ID_BYTES}")
         yield Outgoing(
-            people=people,
-            report_ids=report_ids,
+            people=everybody[answer.sent],
+            report_ids=report_ids if answer.sent.all() else whole[answer.sent].tobytes(),
             words=encoded_words(answer.words, asked.value.word_type),
             contributed=answer.contributed,
+            late=False,
         )
+        if answer.late.any():
+            yield Outgoing(
+                people=everybody[answer.late],
+                report_ids=whole[answer.late].tobytes(),
+                words=encoded_words(answer.late_words, asked.value.word_type),
+                contributed=np.zeros_like(answer.contributed),
+                late=True,
+            )

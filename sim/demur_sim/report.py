@@ -1,5 +1,6 @@
 """What a person reads when a run has ended."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demur_proto.outward import text_up
@@ -8,6 +9,7 @@ from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
 from demur_sim.running_results import RunningResult
+from demur_sim.windowed_results import WindowedResult
 
 LARGEST = 3  #: categories shown, added up over all rounds
 
@@ -31,14 +33,75 @@ def report(result: Result, folder: Path) -> str:
         rows |= _counts(result)
     elif isinstance(result, RunningResult):
         rows |= _running(result)
-    rows |= {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
+    rows |= _presence([result])
     size = f"{result.devices:,} devices, {len(result.releases)} rounds"
+    return _lines(result, result.scenario.title or result.scenario.name, size, rows, folder)
+
+
+def report_windows(result: WindowedResult, folder: Path) -> str:
+    """A run over several windows, likewise; each of them has a summary of its own.
+
+    Args:
+        result: what to tell of.
+        folder: where its files are.
+    """
+    rows: dict[str, str] = {}
+    if result.is_private:
+        for promise in result.promises:
+            where = "in 1 window" if promise.windows == 1 else f"in {promise.windows} windows"
+            rows[where] = (
+                f"({text_up(promise.epsilon)}, {text_up(promise.delta)}), from {promise.in_measure}"
+            )
+        rows["each for"] = (
+            f"unit one device, neighbour zero-out, view {result.lifetime.view}, and so many windows only"
+        )
+    else:
+        rows["guarantee"] = "none: a refusal shows in the silence"
+    answered = sum(part.answered_rounds for part in result.results)
+    rows |= {
+        "answered rounds": f"{answered}, of which each window paid for its own",
+        "error (RMSE)": f"{result.rmse:,.1f} against everyone enrolled",
+        **_presence(result.results),
+        "simulated": "with seeded noise, so the run itself protects nobody",
+        "refused once": f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)",
+        "took": f"{result.wall_s:.1f} s",
+    }
+    windows = f"{len(result.results)} windows of {result.scenario.window}"
+    size = f"{result.first.devices:,} devices, {result.schedule.horizon} rounds in {windows}"
+    title = result.scenario.title or result.scenario.name
+    return _lines(result.first, title, size, rows, folder)
+
+
+def _lines(result: Result, title: str, size: str, rows: Mapping[str, str], folder: Path) -> str:
+    files = {"results": f"{folder}/summary.json", "picture": f"{folder}/plot.png"}
     lines = [
-        result.scenario.title or result.scenario.name,
+        title,
         f"  {size}, fidelity {result.fidelity}, seed {result.seed}",
-        *(f"  {label:15}  {text}" for label, text in rows.items()),
+        *(f"  {label:15}  {text}" for label, text in {**rows, **files}.items()),
     ]
     return "\n".join(lines)
+
+
+def _presence(results: Sequence[Result]) -> dict[str, str]:
+    """How many reports came, where devices come and go."""
+    if all(result.turnout is None for result in results):
+        return {}
+    reports = [release.reports for result in results for release in result.releases]
+    enrolled = [int(count) for result in results for count in result.enrolled]
+    withheld = sum(len(result.releases) - result.answered_rounds for result in results)
+    rows = {
+        "reports a round": (
+            f"{min(reports):,} to {max(reports):,}, of {min(enrolled):,} to {max(enrolled):,} enrolled "
+            "devices"
+        )
+    }
+    if withheld:
+        least = results[0].study.value.minimum_cohort
+        below = sum(count < least for count in reports)
+        rows["withheld"] = (
+            f"{withheld} rounds; {below} had fewer than {least:,} reports, the minimum cohort"
+        )
+    return rows
 
 
 def _sums(result: LinearResult) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from demur_sim.results import Result
 from demur_sim.running_results import RunningResult
 
 NUMBERS = ("estimate", "standard_error", "low", "high")
+ENROLLED = ("enrolled_low", "enrolled_high")
 TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
 
 
@@ -97,31 +98,60 @@ def write_json(content: dict[str, Any], path: Path) -> None:
 
 
 def _write_releases(result: Result, path: Path) -> None:
+    write_rows(release_rows(result), path)
+
+
+def write_rows(rows: Iterable[Sequence[object]], path: Path) -> None:
+    """Write a CSV file."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        if isinstance(result, HistogramResult):
-            rows.writerow(
-                ["number", "mechanism", "category", "reports", "withheld", *NUMBERS, *TRUTHS]
-            )
-            for each in result.side_by_side:
-                for row, release in enumerate(each.releases):
-                    for category in range(each.query.categories):
-                        about = (release.number, each.query.mechanism, category)
-                        counted = (release.reports, release.withheld)
-                        rows.writerow([*about, *counted, *_numbers(each, row, category)])
-            return
-        bounds = result.everyone if isinstance(result, RunningResult) else ()
-        more = ["everyone_low", "everyone_high"] if bounds else []
-        rows.writerow(
-            ["number", "coordinate", "reports", "withheld", "sum", *NUMBERS, *TRUTHS, *more]
-        )
-        for row, release in enumerate(result.releases):
-            for coordinate in range(result.truth.shape[1]):
-                counted = (release.reports, release.withheld)
-                total = release.sums[coordinate] if release.sums.size else ""
-                numbers = _numbers(result, row, coordinate)
-                both = _bounds(bounds[row]) if bounds else []
-                rows.writerow([release.number, coordinate, *counted, total, *numbers, *both])
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def release_rows(result: Result) -> Iterator[list[object]]:
+    """The lines of `releases.csv`, names first."""
+    there = [] if result.turnout is None else ["enrolled"]
+    if isinstance(result, HistogramResult):
+        yield [
+            *("number", "mechanism", "category", "reports", "withheld", *NUMBERS, *TRUTHS, *there),
+            *(ENROLLED if result.scaled else ()),
+        ]
+        for each in result.side_by_side:
+            for row, release in enumerate(each.releases):
+                for category in range(each.query.categories):
+                    about = (release.number, each.query.mechanism, category)
+                    counted = (release.reports, release.withheld)
+                    numbers = _numbers(each, row, category)
+                    yield [*about, *counted, *numbers, *_enrolled(each, row, category)]
+        return
+    bounds = result.everyone if isinstance(result, RunningResult) else ()
+    yield [
+        *("number", "coordinate", "reports", "withheld", "sum", *NUMBERS, *TRUTHS),
+        *(["everyone_low", "everyone_high"] if bounds else []),
+        *there,
+        *(ENROLLED if result.scaled else ()),
+    ]
+    for row, release in enumerate(result.releases):
+        for coordinate in range(result.truth.shape[1]):
+            counted = (release.reports, release.withheld)
+            total = release.sums[coordinate] if release.sums.size else ""
+            numbers = _numbers(result, row, coordinate)
+            both = _bounds(bounds[row]) if bounds else []
+            more = _enrolled(result, row, coordinate)
+            yield [release.number, coordinate, *counted, total, *numbers, *both, *more]
+
+
+def _enrolled(result: Result, row: int, column: int) -> list[object]:
+    """Of how many devices, and the interval for all of them, where they come and go."""
+    if result.turnout is None:
+        return []
+    numbers: list[object] = [result.enrolled[row]]
+    if result.scaled:
+        found = result.scaled[row]
+        if found is None:
+            return [*numbers, "", ""]
+        half = found.half_width[column if found.half_width.size > 1 else 0]
+        numbers += [found.estimate[column] - half, found.estimate[column] + half]
+    return numbers
 
 
 def _numbers(result: Result, row: int, column: int) -> list[object]:

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from demur_proto.arrays import Values
+from demur_proto.arrays import Integers, Values
 from demur_proto.definition import Defined
 from demur_proto.guarantee import Guarantee
+from demur_proto.mechanisms.base import Estimate
+from demur_proto.missing import scaled_up
 from demur_proto.release import Release, Withheld
 from demur_proto.study import Study
+from demur_sim.presence import Turnout
 from demur_sim.scenario import Refusal, Scenario
 from demur_sim.session import Aftermath, Fidelity
 
@@ -34,9 +37,11 @@ class Result(ABC):
     devices: int
     study: Defined[Study]
     releases: tuple[Release, ...]  #: in round order
-    truth: Values  #: simulator's truth: the sums or counts over everyone [rounds, d], data units
+    truth: Values
+    """Simulator's truth: the sums or counts over everyone enrolled [rounds, d], data units."""
     aftermath: Aftermath
     wall_s: float
+    turnout: Turnout | None = None  #: where devices come and go
 
     @property
     @abstractmethod
@@ -68,6 +73,11 @@ class Result(ABC):
     def simulated(self) -> str:
         """Why the run itself protects nobody, in one sentence after a space."""
 
+    @property
+    def value_range(self) -> tuple[float, bool] | None:
+        """The most that a value may be, and whether either sign; None where nothing is to be scaled up."""
+        return None
+
     @abstractmethod
     def details(self) -> dict[str, Any]:
         """What the summary says besides, for this kind of question."""
@@ -75,6 +85,46 @@ class Result(ABC):
     @abstractmethod
     def study_details(self) -> dict[str, Any]:
         """What `study.json` says besides, for this kind of question."""
+
+    @property
+    def counted(self) -> int:
+        """How many reports a round has, in the mean."""
+        if self.turnout is None:
+            return self.devices
+        return max(1, round(sum(each.reports for each in self.releases) / len(self.releases)))
+
+    @cached_property
+    def enrolled(self) -> Integers:
+        """How many devices are enrolled in each round [rounds]. Public."""
+        if self.turnout is None:
+            return np.full(len(self.releases), self.devices, dtype=np.int64)
+        return self.turnout.enrolled(devices=self.devices, rounds=len(self.releases))
+
+    @cached_property
+    def scaled(self) -> tuple[Estimate | None, ...]:
+        """For everyone enrolled, scaled up from those whose reports came; None where it was withheld.
+
+        Empty where every device reports in every round, and of a running count, which scales itself.
+        """
+        if self.turnout is None or self.value_range is None:
+            return ()
+        largest, signed = self.value_range
+        return tuple(
+            scaled_up(
+                Estimate(
+                    estimate=release.estimate,
+                    standard_error=release.standard_error,
+                    half_width=release.half_width,
+                ),
+                reports=release.reports,
+                cohort=cohort,
+                largest=largest,
+                signed=signed,
+            )
+            if release.withheld is Withheld.NOTHING
+            else None
+            for release, cohort in zip(self.releases, self.enrolled.tolist(), strict=True)
+        )
 
     @cached_property
     def estimates(self) -> Values:
@@ -147,6 +197,7 @@ class Result(ABC):
             "devices": self.devices,
             "rounds": len(self.releases),
             "reports": sum(release.reports for release in self.releases),
+            "presence": self._presence_json(),
             "guarantee": {
                 "epsilon": promised(guarantee.epsilon),
                 "delta": promised(guarantee.delta),
@@ -177,6 +228,23 @@ class Result(ABC):
             "peak_rss_mb": self.aftermath.peak_rss_mb,
             "releases_sha256": self.releases_sha256,
             **self.details(),
+        }
+
+    def _presence_json(self) -> dict[str, Any] | None:
+        if self.turnout is None:
+            return None
+        reports = np.array([release.reports for release in self.releases])
+        return {
+            **{
+                name: {
+                    "least": int(counts.min()),
+                    "mean": float(counts.mean()),
+                    "most": int(counts.max()),
+                }
+                for name, counts in (("enrolled", self.enrolled), ("reports", reports))
+            },
+            "minimum_cohort": self.study.value.minimum_cohort,
+            "withheld_rounds": len(self.releases) - self.answered_rounds,
         }
 
     def _released(self, name: str) -> Values:

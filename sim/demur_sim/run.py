@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import anyio
 import anyio.from_thread
 import numpy as np
 
-from demur_proto.arrays import Integers, Values
+from demur_proto.arrays import Flags, Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.release import Release
@@ -21,21 +21,19 @@ from demur_sim.histogram_results import HistogramResult, query_of
 from demur_sim.linear_results import LinearResult
 from demur_sim.populations import Population
 from demur_sim.portions import block_count
-from demur_sim.questions import blocks
+from demur_sim.presence import Turnout, fewest_expected
 from demur_sim.results import Result
 from demur_sim.running_results import BOUND, RunningResult
 from demur_sim.scenario import Kind, Scenario
-from demur_sim.scenario_people import population_of
 from demur_sim.session import Fidelity, Session
-from demur_sim.simulation import hands, open_session, study_of
+from demur_sim.simulation import deal, hands, open_session, study_of
 from demur_sim.states import States
+from demur_sim.truths import category_counts, clipped_total, states_total
 
 Progress = Callable[[int, int, int], None]  # rounds done, rounds in all, reports so far
 Ask = Callable[[Session, Feature], Awaitable[Release]]
 
 Ended = TypeVar("Ended")
-
-AT_ONCE = 1 << 16  #: people counted in one go
 
 
 def simulate(
@@ -96,20 +94,69 @@ async def run_scenario(
 ) -> Result:
     """The same, for those who have an event loop."""
     started = time.monotonic()
-    people = population_of(scenario) if population is None else population
+    if scenario.window:
+        expected = "0; windowed_run.simulate_windows runs this one"
+        raise ParameterError("window", scenario.window, expected)
+    plan = make_plan(
+        scenario,
+        seed=seed,
+        fidelity=fidelity,
+        workers=workers,
+        population=population,
+        collector_port=collector_port,
+        record=record,
+        progress=progress,
+    )
+    return await run_plan(scenario, plan, started=started)
+
+
+def make_plan(
+    scenario: Scenario,
+    *,
+    seed: int,
+    fidelity: Fidelity | str,
+    workers: int | None,
+    population: Population | None,
+    collector_port: int,
+    record: bool,
+    progress: Progress | None,
+) -> "Plan":
+    """Who is asked what in all rounds of a scenario, and how. Arguments as of `simulate`.
+
+    Raises:
+        DemurError: see `open_session`.
+    """
+    check_integer("seed", seed, 0)
+    people = deal(scenario, population, seed=seed)
     check_integer("rounds", scenario.rounds, 0, people.periods)
     rounds = scenario.rounds or people.periods
-    plan = _Plan(
+    _check_cohort(scenario, devices=people.devices, rounds=rounds)
+    return Plan(
         people=people,
+        turnout=Turnout(presence=scenario.presence, seed=seed),
         questions=tuple(question(scenario, period) for period in range(1, rounds + 1)),
         seed=seed,
+        streams=seed,
         fidelity=fidelity,
         workers=workers,
         collector_port=collector_port,
         record=record,
-        progress=progress,
-        studies=2 if scenario.beside else 1,
+        tally=Tally(rounds * (2 if scenario.beside else 1), progress),
     )
+
+
+def _check_cohort(scenario: Scenario, *, devices: int, rounds: int) -> None:
+    """Refuse a minimum cohort that hardly any round would reach."""
+    if scenario.presence.is_whole:
+        return
+    most = fewest_expected(scenario.presence, devices=devices, rounds=rounds)
+    if not 1 <= scenario.minimum_cohort <= most:
+        expected = f"from 1 to {most}, the fewest reports to be expected in a round"
+        raise ParameterError("minimum_cohort", scenario.minimum_cohort, expected)
+
+
+async def run_plan(scenario: Scenario, plan: "Plan", *, started: float) -> Result:
+    """Ask the questions of a plan in one study, with its companions."""
     if scenario.kind is Kind.LINEAR:
         return await _sums(scenario, plan, started=started)
     if scenario.kind is Kind.PREFIX:
@@ -117,19 +164,42 @@ async def run_scenario(
     return await _counts(scenario, plan, started=started)
 
 
+@final
+class Tally:
+    """How far a run is.
+
+    Args:
+        rounds: how many there are in all.
+        progress: told after every one.
+    """
+
+    def __init__(self, rounds: int, progress: Progress | None) -> None:
+        self._rounds = rounds
+        self._progress = progress
+        self._done = self._reports = 0
+
+    def add(self, reports: int) -> None:
+        """Another round has ended."""
+        self._done += 1
+        self._reports += reports
+        if self._progress:
+            self._progress(self._done, self._rounds, self._reports)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class _Plan:
+class Plan:
     """Who is asked what, and how."""
 
-    people: Population
+    people: Population  #: as they were dealt to devices
+    turnout: Turnout  #: who of them is there
     questions: tuple[Feature, ...]
-    seed: int
+    seed: int  #: of the run
+    streams: int  #: seed of what is drawn in this study
     fidelity: Fidelity | str
     workers: int | None
     collector_port: int
     record: bool
-    progress: Progress | None
-    studies: int  # one after the other, of the same people
+    tally: Tally
 
     async def carry_out(
         self,
@@ -138,7 +208,6 @@ class _Plan:
         *,
         truth: Values,
         started: float,
-        earlier: int = 0,
         companions: Sequence[Study] = (),
     ) -> dict[str, Any]:
         """Ask everything of a scenario; returns the fields that every result has.
@@ -148,30 +217,25 @@ class _Plan:
             ask: puts one question.
             truth: of every question.
             started: when, by `time.monotonic`.
-            earlier: how many studies of these people came before.
             companions: other studies that they are in, for `ask` to use.
         """
         releases: list[Release] = []
-        rounds = len(self.questions)
         async with open_session(
-            scenario,
-            seed=self.seed,
+            replace(scenario, shuffle=False),  # they are dealt
+            seed=self.streams,
             fidelity=self.fidelity,
             workers=self.workers,
             population=self.people,
-            horizon=rounds,
+            horizon=len(self.questions),
             collector_port=self.collector_port,
             record=self.record,
             companions=companions,
+            turnout=self.turnout,
         ) as session:
-            reports = earlier * rounds * self.people.devices
             for asked in self.questions:
                 release = await ask(session, asked)
                 releases.append(release)
-                reports += release.reports
-                if self.progress:
-                    done = earlier * rounds + len(releases)
-                    self.progress(done, self.studies * rounds, reports)
+                self.tally.add(release.reports)
             aftermath = await session.finish()
             study = session.study
         return {
@@ -184,8 +248,19 @@ class _Plan:
             "releases": tuple(releases),
             "truth": truth,
             "aftermath": aftermath,
+            "turnout": None if self.turnout.presence.is_whole else self.turnout,
             "wall_s": time.monotonic() - started,
         }
+
+    def enrolled(self) -> list[Flags | None]:
+        """Who is enrolled in each round [devices]; None for everybody."""
+        if self.turnout.presence.all_take_part:
+            return [None] * len(self.questions)
+        blocks = self.turnout.blocks(self.people.devices)
+        return [
+            np.concatenate([block.enrolled(number) for block in blocks])
+            for number in range(1, len(self.questions) + 1)
+        ]
 
     @property
     def _workers(self) -> int:
@@ -194,8 +269,11 @@ class _Plan:
         return min(hands(self.workers), block_count(self.people.devices))
 
 
-async def _sums(scenario: Scenario, plan: _Plan, *, started: float) -> LinearResult:
-    truth = [clipped_total(plan.people, asked, clip=scenario.clip) for asked in plan.questions]
+async def _sums(scenario: Scenario, plan: Plan, *, started: float) -> LinearResult:
+    truth = [
+        clipped_total(plan.people, asked, clip=scenario.clip, among=enrolled)
+        for asked, enrolled in zip(plan.questions, plan.enrolled(), strict=True)
+    ]
 
     async def ask(session: Session, asked: Feature) -> Release:
         return await session.ask(asked)
@@ -204,11 +282,12 @@ async def _sums(scenario: Scenario, plan: _Plan, *, started: float) -> LinearRes
     return LinearResult(**common)
 
 
-async def _running(scenario: Scenario, plan: _Plan, *, started: float) -> RunningResult:
+async def _running(scenario: Scenario, plan: Plan, *, started: float) -> RunningResult:
     people, rounds = plan.people, len(plan.questions)
     truth = [states_total(people, asked) for asked in plan.questions[:1]]
     if isinstance(people, States):  # who changed is known, and nobody else need be looked at
-        truth = people.totals()[:rounds].tolist()
+        before = plan.turnout.before
+        truth = people.totals()[before : before + rounds].tolist()
     else:
         truth += [states_total(people, asked) for asked in plan.questions[1:]]
     design = design_counting(scenario, devices=people.devices, rounds=rounds)
@@ -237,20 +316,23 @@ async def _running(scenario: Scenario, plan: _Plan, *, started: float) -> Runnin
     return RunningResult(**{**common, "scenario": scenario}, design=design, halts=tuple(halts))
 
 
-async def _counts(scenario: Scenario, plan: _Plan, *, started: float) -> HistogramResult:
+async def _counts(scenario: Scenario, plan: Plan, *, started: float) -> HistogramResult:
     categories = scenario.categories
-    counts = [category_counts(plan.people, each, categories) for each in plan.questions]
+    counts = [
+        category_counts(plan.people, each, categories, among=enrolled)
+        for each, enrolled in zip(plan.questions, plan.enrolled(), strict=True)
+    ]
     truth = np.array(counts, dtype=np.float64)
     result = await _counts_of_one(scenario, plan, truth=truth, started=started)
     if not scenario.beside:
         return result
     other = replace(scenario, mechanism=scenario.beside, beside="")
-    beside = await _counts_of_one(other, plan, truth=truth, started=time.monotonic(), earlier=1)
+    beside = await _counts_of_one(other, plan, truth=truth, started=time.monotonic())
     return replace(result, beside=beside)
 
 
 async def _counts_of_one(
-    scenario: Scenario, plan: _Plan, *, truth: Values, started: float, earlier: int = 0
+    scenario: Scenario, plan: Plan, *, truth: Values, started: float
 ) -> HistogramResult:
     """The study of one mechanism."""
     study = study_of(scenario, devices=plan.people.devices, horizon=len(plan.questions))
@@ -264,7 +346,7 @@ async def _counts_of_one(
             epsilon=query.epsilon,
         )
 
-    common = await plan.carry_out(scenario, ask, truth=truth, started=started, earlier=earlier)
+    common = await plan.carry_out(scenario, ask, truth=truth, started=started)
     return HistogramResult(**common, query=query)
 
 
@@ -287,57 +369,3 @@ def _has_running_loop() -> bool:
 def question(scenario: Scenario, period: int) -> Feature:
     """What a scenario asks every device in one period; periods count from 1."""
     return Feature(name=scenario.feature, parameters={**scenario.parameters, "period": period})
-
-
-def clipped_total(people: Population, asked: Feature, *, clip: float) -> list[float]:
-    """Simulator's truth: the sum over everyone of their clipped values [d], data units.
-
-    Raises:
-        ParameterError: there is nobody, or the population does not know the feature.
-    """
-    totals = [_clipped(values, clip).sum(axis=0) for values in blocks(people, [asked])]
-    if not totals:
-        raise ParameterError("population", people.devices, "at least one device")
-    result: list[float] = np.sum(totals, axis=0).tolist()
-    return result
-
-
-def category_counts(people: Population, asked: Feature, categories: int) -> Integers:
-    """Simulator's truth: how many of everyone have each category [k].
-
-    Raises:
-        ParameterError: there is nobody, or the population does not know the feature.
-    """
-    if not people.devices:
-        raise ParameterError("population", people.devices, "at least one device")
-    counts = np.zeros(categories, dtype=np.int64)
-    for start in range(0, people.devices, AT_ONCE):
-        block = slice(start, min(start + AT_ONCE, people.devices))
-        values = people.evaluate(asked, block)[:, 0]
-        some = values[(values >= 0) & (values < categories)]  # not NaN
-        whole = some.astype(np.int64)
-        counts += np.bincount(whole[whole == some], minlength=categories)
-    return counts
-
-
-def states_total(people: Population, asked: Feature) -> float:
-    """Simulator's truth: the sum over everyone of their state; whoever has none counts as nothing.
-
-    Raises:
-        ParameterError: there is nobody, or the population does not know the feature.
-    """
-    if not people.devices:
-        raise ParameterError("population", people.devices, "at least one device")
-    total = 0.0
-    for start in range(0, people.devices, AT_ONCE):
-        values = people.evaluate(asked, slice(start, min(start + AT_ONCE, people.devices)))
-        total += float(
-            values[(values >= 0) & (values <= BOUND) & (np.rint(values) == values)].sum()
-        )
-    return total
-
-
-def _clipped(values: Values, clip: float) -> Values:
-    norms = np.linalg.norm(values, axis=1, keepdims=True)
-    clipped: Values = values * np.minimum(1.0, clip / np.maximum(norms, clip))
-    return clipped

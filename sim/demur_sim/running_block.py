@@ -14,6 +14,8 @@ from demur_proto.continual.states import changes_wanted
 from demur_proto.round import CountingQuery
 from demur_proto.segments import Admission
 
+EVERYBODY = slice(None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -85,6 +87,7 @@ class RunningBlock:
         self,
         step: Step,
         values: Values,
+        here: slice | Integers = EVERYBODY,
         *,
         remaining: Integers,
         refused: Flags,
@@ -96,6 +99,7 @@ class RunningBlock:
         Args:
             step: of the round.
             values: [n, 1], the states now; NaN for none.
+            here: who takes part. The others take up nothing; what is held for their word stays spent.
             remaining: of everybody's budget; changed in place.
             refused: who was ever refused; changed in place.
             budget_units: T.
@@ -106,7 +110,10 @@ class RunningBlock:
             it is [n]. Simulator's truth.
         """
         wanted, whole = changes_wanted(values, told=self.told, bound=step.query.bound)
-        moved = wanted != 0
+        away: Flags = np.ones_like(whole)
+        away[here] = False
+        moved = (wanted != 0) & ~away
+        whole |= away
         who = np.flatnonzero(moved)  # for all others nothing is to be decided
         change = wanted[who]
         if step.query.admission is Admission.COMMIT and who.size:
@@ -129,6 +136,7 @@ class RunningBlock:
         if step.query.admission is Admission.COMMIT:
             self.planned -= squares
             return words[:, None], np.ones_like(whole), whole
+        squares[away] = 0
         given, _, _ = decide(
             charge_units(squares, weight=step.weight, budget_units=budget_units),
             remaining=remaining,

@@ -14,6 +14,7 @@ from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
 from demur_proto.segments import Admission, Factorisation
 from demur_proto.study import Measure, Policy, View
 from demur_sim.populations import MOST_DEVICES
+from demur_sim.presence import Presence
 from demur_sim.scenario_data import Data
 from demur_sim.scenario_tables import (
     TRAINING,
@@ -82,7 +83,10 @@ class Scenario:
     on_grid: bool = True  #: every possible value is a multiple of it, and within the clip
     sampler: str = "fast"  #: where noise comes from: seeded floats, the only choice
     shuffle: bool = True  #: people are dealt to devices at random
+    window: int = 0
+    """Rounds that one budget is for: after so many another study begins, with a fresh one; 0: all."""
     data: Data = field(default_factory=Data)  #: who the people are
+    presence: Presence = field(default_factory=Presence)  #: how their devices come and go
 
     def __post_init__(self) -> None:
         check_text("name", self.name, longest=200)
@@ -110,8 +114,11 @@ class Scenario:
                 raise ParameterError(name, value, " or ".join(choices))
             object.__setattr__(self, name, choices(value))
         object.__setattr__(self, "parameters", _parameters(self.feature, self.parameters))
+        check_integer("window", self.window, 0, (1 << 32) - 1)
         if not isinstance(self.data, Data):
             raise ParameterError("data", self.data, "a Data")
+        if not isinstance(self.presence, Presence):
+            raise ParameterError("presence", self.presence, "a Presence")
         _CHECKS[self.kind](self)
 
 
@@ -134,10 +141,13 @@ _OF_SUMS = ("clip", "grid_exponent", "on_grid")
 _OF_CATEGORIES = ("categories", "mechanism", "beside")
 _OF_COUNTS = ("factorisation", "admission", "halts")
 _DATA_KEYS = [f"data.{item.name}" for item in fields(Data)]
-_KEYS = [item.name for item in fields(Scenario) if item.name not in ("parameters", "data")]
-_KEYS += ["parameters.*", *_DATA_KEYS]
+_PRESENCE_KEYS = [f"presence.{item.name}" for item in fields(Presence)]
+_TABLES = ("parameters", "data", "presence")
+_KEYS = [item.name for item in fields(Scenario) if item.name not in _TABLES]
+_KEYS += ["parameters.*", *_PRESENCE_KEYS, *_DATA_KEYS]
 _NUMERIC = [item.name for item in fields(Scenario) if isinstance(item.default, int | float)]
 _NUMERIC += [f"data.{item.name}" for item in fields(Data) if isinstance(item.default, int)]
+_NUMERIC += _PRESENCE_KEYS
 
 
 def list_scenarios() -> list[tuple[str, str]]:
@@ -148,8 +158,8 @@ def list_scenarios() -> list[tuple[str, str]]:
 def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) -> Scenario:
     """A shipped scenario by its name, or one's own from a TOML file.
 
-    The file holds the fields of `Scenario` as keys, those of `Data` in a table `[data]`; what it
-    leaves out has its default. A relative `data.csv` starts from the folder of the file.
+    The file holds the fields of `Scenario` as keys, those of `Data` in a table `[data]`, those of
+    `Presence` in `[presence]`; what it leaves out has its default. A relative `data.csv` starts from the folder of the file.
 
     Args:
         name_or_path: a name that `list_scenarios` knows, or a path: whatever ends in .toml or
@@ -181,6 +191,7 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
             **{key: value for key, value in table.items() if "." not in key},
             parameters=inside("parameters", table),
             data=Data(**inside("data", table)),
+            presence=Presence(**inside("presence", table)),
         )
 
 
@@ -213,6 +224,10 @@ def _check_prefix(scenario: Scenario) -> None:
         raise ParameterError("halts", scenario.halts, "at least 0 and below 1")
     if scenario.halts and scenario.refusal is not Refusal.COVER:
         raise ParameterError("halts", scenario.halts, "0 where refused devices fall silent")
+    if not scenario.presence.all_take_part:
+        # A device that misses a round tells a change later; scaling sums up would count it twice.
+        expected = "of nobody but late reports where kind is prefix"
+        raise ParameterError("presence", "devices come and go", expected)
     _check_possible(scenario, _OF_PREFIXES)
     _check_left_out(scenario, *_OF_CATEGORIES, "clip", "on_grid")
 

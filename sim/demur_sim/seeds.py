@@ -17,6 +17,8 @@ class Purpose(IntEnum):
     START = 7  #: the parameters that a training starts from
     OWNERS = 8  #: who owns which examples; of a seed of its own
     COUNTS = 9  #: whole studies beside a training, each with streams of its own
+    PRESENCE = 10  #: who enrols and leaves, per block; who misses a round or is late, per round too
+    WINDOWS = 11  #: whole studies of the windows of a run, each with streams of its own
 
 
 def stream(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:

@@ -14,6 +14,7 @@ from demur_sim.cohort_session import cohort_session
 from demur_sim.device_session import device_session
 from demur_sim.opening_processes import process_session
 from demur_sim.populations import Population
+from demur_sim.presence import Turnout
 from demur_sim.questions import Questions
 from demur_sim.sampling import Noise
 from demur_sim.scenario import Kind, Scenario
@@ -118,6 +119,7 @@ async def open_session(
     record: bool = False,
     noise: Noise | str = Noise.SHARES,
     companions: Sequence[Study] = (),
+    turnout: Turnout | None = None,
 ) -> AsyncIterator[Session]:
     """A population that can be asked, for as long as the block lasts.
 
@@ -132,9 +134,12 @@ async def open_session(
         record: keep what a watcher of the network would see (processes).
         noise: every device its own share, or all of them in one draw (cohort).
         companions: other studies that the same people are in, as `session.companions` has them.
+        turnout: who is there, where this is not the first study of its run; by default as the
+            scenario's `presence` has it from the first round on.
 
     Raises:
-        ParameterError: an argument is outside its range.
+        ParameterError: an argument is outside its range, or devices of which each is a process should
+            come and go.
         DataError: the people's data cannot be read.
         StateError: the port is in use.
         ConnectionLost: a process of the simulation stopped.
@@ -154,6 +159,12 @@ async def open_session(
         raise ParameterError("noise", str(drawn), f"{Noise.SHARES}: processes send real reports")
     if record and how is Fidelity.COHORT:
         raise ParameterError("record", record, "false: only processes send messages to watch")
+    there = turnout or Turnout(presence=scenario.presence, seed=seed)
+    if how is Fidelity.DEVICE and not there.presence.is_whole:
+        raise ParameterError(
+            "presence", "devices come and go", "everybody, in time (fidelity device)"
+        )
+    present = None if there.presence.is_whole else there
     people = deal(scenario, population, seed=seed)
     study = define_study(study_of(scenario, devices=people.devices, horizon=horizon))
     questions = Questions(
@@ -175,6 +186,7 @@ async def open_session(
             threads=count,
             noise=drawn,
             companions=others,
+            turnout=present,
         ) as session:
             yield session
         return
@@ -197,5 +209,6 @@ async def open_session(
         collector_port=collector_port,
         record=record,
         companions=others,
+        turnout=present,
     ) as processes:
         yield processes

@@ -28,14 +28,16 @@ from demur_proto.version import PROTOCOL_VERSION
 from demur_sim.children import peak_rss_mb, say
 from demur_sim.cohort import Cohort
 from demur_sim.counting_rounds import Flagged
-from demur_sim.outgoing import outgoing
+from demur_sim.outgoing import Outgoing, outgoing
 from demur_sim.populations import Population
+from demur_sim.presence import Turnout
 from demur_sim.recorder import Recorder
 from demur_sim.scenario import Refusal
 
 Call = grpc.aio.StreamStreamCall[bytes, collector_pb2.SubmitFramesResponse]  # bytes of requests
 
 RETRY_S = 0.05  #: pause before a frame is sent again after TRY_LATER
+IN_VAIN = frozenset({report_pb2.DISPOSITION_ROUND_CLOSED})  #: what becomes of reports that are late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Work:
     refusal: Refusal
     record: bool  #: keep what a watcher would see
     companions: tuple[Companion, ...] = ()
+    turnout: Turnout | None = None  #: who is there; None: everybody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -142,6 +145,16 @@ class _Sent:
     frame: FrameBytes
     number: int  # of its round
     people: Integers  # whose reports it holds
+    expected: frozenset[report_pb2.Disposition.ValueType]  # dispositions: what may become of them
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Batch:
+    """Reports that leave together."""
+
+    asked: Defined[Round]
+    reports: Outgoing
+    received_s: float  # when the round was
 
 
 class _Gateway:
@@ -164,6 +177,7 @@ class _Gateway:
             refusal=task.refusal,
             first_block=task.first_block,
             beside=beside,
+            turnout=task.turnout,
         )
         self.recorder = Recorder(devices=task.population.devices) if task.record else None
         self._pipe = pipe
@@ -174,6 +188,7 @@ class _Gateway:
         self._frames: dict[int, _Sent] = {}
         self._again: list[_Sent] = []  # to be sent again, in vain so far
         self._next_frame = 1
+        self._late: list[_Batch] = []  # of the last round
         self._news = anyio.Event()
 
     async def run(self, call: Call) -> None:
@@ -210,25 +225,18 @@ class _Gateway:
         if self.recorder:
             self.recorder.received(number)
         model = await self._model(asked)
+        late, self._late = self._late, []
+        for batch in late:  # a round is open, so that the last one is closed
+            await self._send_batch(call, batch, expected=IN_VAIN)
         for answer in outgoing(self.cohort, self._ids, asked, model):
             mine = answer.contributed
             contributed = mine if contributed is None else contributed + mine
-            for frame in frames_in_bytes(
-                asked.hash, answer.report_ids, answer.words, first_number=self._next_frame
-            ):
-                people = answer.people[frame.reports]
-                self._frames[frame.number] = _Sent(frame, number, people)
-                self._next_frame = frame.number + 1
-                first_report = first_report or time.monotonic()
-                if self.recorder:
-                    self.recorder.sent(
-                        number,
-                        people,
-                        size_bytes=(len(answer.report_ids) + len(answer.words))
-                        // len(answer.people),
-                        time_s=time.monotonic() - received,
-                    )
-                await self._send(call, frame)
+            batch = _Batch(asked, answer, received)
+            if answer.late:
+                self._late.append(batch)
+            else:
+                first = await self._send_batch(call, batch, expected=frozenset(COUNTED))
+                first_report = first_report or first
         while self._frames:
             self._news = anyio.Event()
             again, self._again = self._again, []
@@ -249,6 +257,37 @@ class _Gateway:
                 refused=int(np.count_nonzero(self.cohort.refused())),
             ),
         )
+
+    async def _send_batch(
+        self, call: Call, batch: _Batch, *, expected: frozenset[report_pb2.Disposition.ValueType]
+    ) -> float:
+        """Send reports in frames; when the first of them left, by `time.monotonic`, or 0.
+
+        Args:
+            call: of the stream.
+            batch: the reports.
+            expected: what the collector may say of them.
+        """
+        first_s, reports, number = 0.0, batch.reports, batch.asked.value.number
+        if not len(reports.people):
+            return first_s
+        for frame in frames_in_bytes(
+            batch.asked.hash, reports.report_ids, reports.words, first_number=self._next_frame
+        ):
+            people = reports.people[frame.reports]
+            self._frames[frame.number] = _Sent(frame, number, people, expected)
+            self._next_frame = frame.number + 1
+            first_s = first_s or time.monotonic()
+            if self.recorder:
+                self.recorder.sent(
+                    number,
+                    people,
+                    size_bytes=(len(reports.report_ids) + len(reports.words))
+                    // len(reports.people),
+                    time_s=time.monotonic() - batch.received_s,
+                )
+            await self._send(call, frame)
+        return first_s
 
     async def _model(self, asked: Defined[Round]) -> ModelDefinition | None:
         """The model that a round names, fetched as a device fetches it."""
@@ -275,8 +314,8 @@ class _Gateway:
             return
         if self.recorder:
             self.recorder.answered(sent.number, sent.people, np.array(receipt.dispositions))
-        if not dispositions <= COUNTED:
-            names = sorted(map(report_pb2.Disposition.Name, dispositions - COUNTED))
+        if not dispositions <= sent.expected:
+            names = sorted(map(report_pb2.Disposition.Name, dispositions - sent.expected))
             raise StateError(f"round {sent.number}: {PEER} answered {', '.join(names)}")
         del self._frames[receipt.frame_number]
         if not self._frames:

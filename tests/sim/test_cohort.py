@@ -21,7 +21,8 @@ from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.words import decode_words
-from demur_sim.cohort import BlockAnswer, Cohort
+from demur_sim.block_answers import BlockAnswer
+from demur_sim.cohort import Cohort
 from demur_sim.populations import ArrayPopulation, PersonSource
 from demur_sim.portions import BLOCK, block_count
 from demur_sim.sampling import FastSampler

@@ -21,7 +21,8 @@ from demur_proto.mechanisms.of_round import mechanism_for, randomiser_of, report
 from demur_proto.round import Feature, Histogram, Randomiser, Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.words import decode_words
-from demur_sim.cohort import BlockAnswer, Cohort
+from demur_sim.block_answers import BlockAnswer
+from demur_sim.cohort import Cohort
 from demur_sim.observer import Advantage
 from demur_sim.populations import PersonSource
 from demur_sim.portions import BLOCK, block_count

@@ -12,6 +12,7 @@ from demur_proto.continual.factors import factors_of
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.missing import sampling_factors
 from demur_proto.round import CountingQuery
 from demur_proto.segments import MOST_DEVICES, Admission
 
@@ -39,13 +40,16 @@ def running_estimate(
 
     Y_τ is the exact sum of the n_τ reports of round τ, n the cohort; where more came than the cohort,
     the factor is 1. Unbiased for the sum of the states that people have taken up, as long as who is
-    missing in a round has nothing to do with their data. Its variance has two parts:
+    missing in a round has nothing to do with their data, and with whether they took a change up in that
+    round: as where reports are lost on their way, or the same people are missing for good. A device
+    that was not reached takes a change up later, and then tells it whole; scaled up for those who
+    were not reached as well, such changes count n/n_τ times. Its variance has two parts:
 
         noise     γ² Σ_τ B[t, τ]² (n/n_τ)² n_τ ((σ_i/γ)² + 1/12)
         sampling  at most γ² · min(R·(Σ_τ |B[t, τ]| a_τ)², E·Σ_τ B[t, τ]² a_τ²)
 
     a_τ² = n²(1 − n_τ/n)/(n_τ/n·(n − 1)) is the factor by which the mean of squared words becomes the
-    variance of a scaled-up sum of n_τ out of n, drawn without replacement; R = (bound/γ)² is the most
+    variance of a scaled-up sum of n_τ out of n (`sampling_factors`); R = (bound/γ)² is the most
     that one squared word can be, and E the most that all of a person's can add up to. The bound holds
     however the missing of one round go together with those of another (Minkowski, Cauchy–Schwarz).
     Without losses the second part is 0, and the error exact.
@@ -92,9 +96,5 @@ def running_estimate(
 
 def _sampling(solution: Vector, reports: Vector, cohort: int, *, radius: int, energy: int) -> float:
     """The most that lost reports can add to the variance, units of the state squared."""
-    if cohort < 2:
-        return 0.0
-    present = np.minimum(1.0, reports / cohort)
-    factor = cohort * np.sqrt((1 - present) / (present * (cohort - 1)))
-    each = np.abs(solution) * factor
+    each = np.abs(solution) * sampling_factors(reports, cohort=cohort)
     return min(radius * math.fsum(each) ** 2, energy * math.fsum(each * each))
