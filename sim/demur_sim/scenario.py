@@ -13,9 +13,10 @@ from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
 from demur_proto.segments import Admission, Factorisation
 from demur_proto.study import Measure, Policy, View
+from demur_sim.datasets.activity import read_activity
 from demur_sim.datasets.cdnow import load_cdnow
 from demur_sim.datasets.events import check_days, read_events
-from demur_sim.populations import FLAGS, MOST_DEVICES, MOST_PERIODS, Population
+from demur_sim.populations import FLAGS, MOST_DEVICES, MOST_PERIODS, EventLog, Population
 from demur_sim.scenario_tables import (
     TRAINING,
     flattened,
@@ -48,7 +49,9 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A CSV file of events, or made-up people; without both, the shipped CDNOW customers.
+    """Who the people are: those with events in a CSV file, made-up ones, or the CDNOW customers.
+
+    Made-up people follow a histogram of how often people are active, or the law of a shipped scenario.
 
     Raises:
         ParameterError: a field is outside its range, or describes what is not given.
@@ -60,7 +63,8 @@ class Data:
     amount: str | None = None  #: column with its amount; None: events have none
     start: str | None = None  #: day of period 1, yyyy-mm-dd; None: the earliest in the file
     end: str | None = None  #: day of the last period, yyyy-mm-dd; None: the latest in the file
-    devices: int = 0  #: how many people are made up; 0: none
+    histogram: str | None = None  #: path of a CSV file: of how many people act how often
+    devices: int = 0  #: how many people are made up; 0: none, or as many as the histogram counts
     periods: int = 0  #: how many days of theirs there are
     seed: int = 0  #: who they are
 
@@ -71,19 +75,22 @@ class Data:
                 continue
             if value is not None or item.default is not None:
                 check_text(name, value, longest=4096)
-            if self.csv is None and value != item.default:
+            if self.csv is None and value != item.default and name != "data.histogram":
                 raise ParameterError(name, value, "left out where there is no data.csv")
         try:
             check_days(self.start, self.end)
         except ParameterError as error:
             raise ParameterError(f"data.{error.name}", error.value, error.expected) from None
         check_integer("data.devices", self.devices, 0, MOST_DEVICES)
-        check_integer("data.periods", self.periods, 1 if self.devices else 0, MOST_PERIODS)
+        made_up = bool(self.devices) or self.histogram is not None
+        check_integer("data.periods", self.periods, 1 if made_up else 0, MOST_PERIODS)
         check_integer("data.seed", self.seed, 0)
-        if self.devices and self.csv is not None:
-            raise ParameterError("data.devices", self.devices, "left out where there is a data.csv")
+        for name in ("devices", "histogram"):
+            if getattr(self, name) and self.csv is not None:
+                expected = "left out where there is a data.csv"
+                raise ParameterError(f"data.{name}", getattr(self, name), expected)
         for name in ("periods", "seed"):
-            if getattr(self, name) and not self.devices:
+            if getattr(self, name) and not made_up:
                 expected = "left out where there is no data.devices"
                 raise ParameterError(f"data.{name}", getattr(self, name), expected)
 
@@ -194,13 +201,14 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
     """A shipped scenario by its name, or one's own from a TOML file.
 
     The file holds the fields of `Scenario` as keys, those of `Data` in a table `[data]`; what it
-    leaves out has its default. A relative `data.csv` starts from the folder of the file.
+    leaves out has its default. A relative `data.csv` or `data.histogram` starts from the folder of the
+    file.
 
     Args:
         name_or_path: a name that `list_scenarios` knows, or a path: whatever ends in .toml or
             names a folder too.
         overrides: texts `key=value` that replace what the file says, as in `data.csv=mine.csv`.
-            The value is written as in TOML, texts also without quotes. A relative `data.csv`
+            The value is written as in TOML, texts also without quotes. A relative path
             starts from the current folder.
 
     Raises:
@@ -214,12 +222,29 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
             TRAINING,
             "linear, histogram or prefix; demur train runs this one",
         )
-    table = flattened(written, known=_KEYS, where=str(name_or_path))
-    if isinstance(table.get("data.csv"), str):
-        table["data.csv"] = str(Path(name_or_path).parent / table["data.csv"])
+    return scenario_of(written, name_or_path, overrides=overrides)
+
+
+def scenario_of(
+    written: Mapping[str, object], where: str | Path, *, overrides: Sequence[str] = ()
+) -> Scenario:
+    """The scenario that a table of a TOML file is; see `load_scenario`.
+
+    Args:
+        written: keys to values.
+        where: the file it stood in, or what messages call it instead.
+        overrides: as in `load_scenario`.
+
+    Raises:
+        ParameterError: there is no such key, or a value is outside its range.
+    """
+    table = flattened(written, known=_KEYS, where=str(where))
+    for key in ("data.csv", "data.histogram"):
+        if isinstance(table.get(key), str):
+            table[key] = str(Path(where).parent / table[key])
     replaced = overridden(overrides, known=_KEYS, numeric=_NUMERIC)
     table |= replaced
-    with placed(name_or_path, replaced=replaced):
+    with placed(where, replaced=replaced):
         if "name" not in table:
             raise ParameterError("name", None, "given")
         return Scenario(
@@ -238,12 +263,17 @@ def population_of(scenario: Scenario) -> Population:
             its values break the promise of `on_grid`, or are no values that could be added up.
     """
     data = scenario.data
-    if data.devices:
-        return _made_up(scenario)
-    if data.csv is None:
-        log = load_cdnow()
+    people: Population
+    if data.histogram is not None:
+        activity = read_activity(data.histogram)
+        devices = data.devices or activity.devices
+        people = activity.made_up(devices=devices, periods=data.periods, seed=data.seed)
+    elif data.devices:
+        people = _made_up(scenario)
+    elif data.csv is None:
+        people = load_cdnow()
     else:
-        log = read_events(
+        people = read_events(
             data.csv,
             person=data.person,
             date=data.date,
@@ -251,34 +281,31 @@ def population_of(scenario: Scenario) -> Population:
             start=data.start,
             end=data.end,
         )
-    if log.total is None and scenario.feature in ("amount", "amount_at_least"):
+    without = isinstance(people, EventLog) and people.total is None
+    if without and scenario.feature in ("amount", "amount_at_least"):
         raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
-    _check_feature(scenario, log)
+    _check_feature(scenario, people)
     if scenario.on_grid and scenario.kind is Kind.LINEAR:
         _check_promise(scenario)
-    return log
+    return people
 
 
 def _made_up(scenario: Scenario) -> Population:
     data = scenario.data
-    people: Population
     if scenario.kind is Kind.HISTOGRAM:
-        people = Telemetry.of(
+        return Telemetry.of(
             devices=data.devices,
             periods=data.periods,
             categories=scenario.categories,
             seed=data.seed,
         )
-    elif scenario.kind is Kind.PREFIX:
-        people = States.of(devices=data.devices, periods=data.periods, seed=data.seed)
-    else:
-        expected = (
-            f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
-            f"or a {STATE!r}"
-        )
-        raise ParameterError("kind", scenario.kind, expected)
-    _check_feature(scenario, people)
-    return people
+    if scenario.kind is Kind.PREFIX or scenario.feature == STATE:
+        return States.of(devices=data.devices, periods=data.periods, seed=data.seed)
+    expected = (
+        f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
+        f"or a {STATE!r}"
+    )
+    raise ParameterError("kind", scenario.kind, expected)
 
 
 def _check_feature(scenario: Scenario, people: Population) -> None:
@@ -289,7 +316,7 @@ def _check_feature(scenario: Scenario, people: Population) -> None:
 
 def _check_promise(scenario: Scenario) -> None:
     """Refuse a false `on_grid`: a value that breaks it would silently count as nothing."""
-    if scenario.feature not in FLAGS:
+    if scenario.feature not in (*FLAGS, STATE):
         raise ParameterError(
             "on_grid", True, f"false for {scenario.feature!r}, which has values of any size"
         )
