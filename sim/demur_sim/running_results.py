@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demur_proto.arrays import Values, Vector
-from demur_proto.continual.factors import Factors, change_norm, factors_of
+from demur_proto.continual.factors import Factors, change_norm, factors_of, noise_gains
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import GaussianLinear
@@ -52,9 +52,8 @@ class RunningResult(Result):
     @cached_property
     def noise_errors(self) -> Vector:
         """The standard error of every round if nobody is missing [rounds], people."""
-        return running_errors(
-            self.mechanism, self._factors, rounds=len(self.releases), devices=self.devices
-        )
+        gains = noise_gains(self._factors, rounds=len(self.releases))
+        return running_errors(self.mechanism, gains, devices=self.devices)
 
     @property
     def sigma(self) -> float:

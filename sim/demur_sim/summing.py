@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from demur_proto.arrays import Vector
-from demur_proto.continual.factors import Factors, noise_gains
 from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
 from demur_proto.study import Study
 from demur_sim.scenario import Scenario
@@ -62,15 +61,12 @@ def worst_case_error(scenario: Scenario, *, devices: int, rounds: int, dimension
     return mechanism.standard_error(devices)
 
 
-def running_errors(
-    mechanism: GaussianLinear, factors: Factors, *, rounds: int, devices: int
-) -> Vector:
+def running_errors(mechanism: GaussianLinear, gains: Vector, *, devices: int) -> Vector:
     """The standard errors of a running count of which no report is lost.
 
     Args:
         mechanism: of every round.
-        factors: of the segment.
-        rounds: how many of it.
+        gains: `noise_gains` of its rounds [rounds].
         devices: how many people there are.
 
     Returns:
@@ -79,5 +75,5 @@ def running_errors(
     Source: `running_estimate`, of which this is the first part where all reports come.
     """
     share = devices * (mechanism.noise_steps**2 + 1 / 12)
-    errors: Vector = np.sqrt(share * noise_gains(factors, rounds=rounds))
+    errors: Vector = np.sqrt(share * gains)
     return errors

@@ -15,11 +15,12 @@ from typing import Protocol
 import numpy as np
 
 from demur_proto.arrays import Integers, Vector
+from demur_proto.checks import check_integer
 from demur_proto.continual.identity import Identity
 from demur_proto.continual.square_root import SquareRoot
 from demur_proto.continual.tree import Tree
 from demur_proto.errors import ParameterError
-from demur_proto.segments import Factorisation
+from demur_proto.segments import MOST_POSITIONS, Factorisation
 
 
 class Factors(Protocol):
@@ -75,11 +76,15 @@ def noise_gains(factors: Factors, *, rounds: int) -> Vector:
     Returns:
         [rounds], units of the state squared per grid step squared.
 
+    Raises:
+        ParameterError: there are not so many positions.
+
     Added up anew, as `Identity` has it, a count after t rounds has the noise of t sums.
 
     >>> noise_gains(factors_of(Factorisation.IDENTITY, horizon=3, exponent=0), rounds=3).tolist()
     [1.0, 2.0, 3.0]
     """
+    check_integer("rounds", rounds, 1, MOST_POSITIONS)
     solutions = (factors.solution(position) for position in range(1, rounds + 1))
     return np.array([math.fsum(weights * weights) for weights in solutions])
 
