@@ -369,6 +369,9 @@ EXAMPLES: dict[str, Example] = {
     "factors.change_norm": example(
         factorisation=segments.Factorisation.TREE, horizon=8, exponent=-14, signed=["exponent"]
     ),
+    "factors.noise_gains": example(
+        factors=FACTORS["tree.Tree"](), rounds=8, aliases={"rounds": "position"}
+    ),
     **{
         name: example(horizon=8, exponent=-14, signed=["exponent"])
         for name in ("identity.Identity", "square_root.SquareRoot", "tree.Tree")

@@ -1,6 +1,5 @@
 """What a run of linear questions found, and what the same promise costs otherwise."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,11 +8,12 @@ import numpy as np
 
 from demur_proto.arrays import Values
 from demur_proto.guarantee import Guarantee, guarantee_of
-from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.study import Study, View
 from demur_sim.populations import FLAGS
 from demur_sim.results import Result
 from demur_sim.simulation import study_of
+from demur_sim.summing import summing, worst_case_error
 
 SIMULATED = (
     " This run is simulated: its noise is seeded floating point, not the exact noise that the "
@@ -50,17 +50,21 @@ class LinearResult(Result):
     @cached_property
     def local_sigma(self) -> float:
         """The same in view `local`, for the same guarantee and budget, data units."""
-        return self._mechanism(self._study(view=View.LOCAL)).standard_error(self.counted)
+        study = study_of(
+            self.scenario, devices=self.devices, view=View.LOCAL, horizon=len(self.releases)
+        )
+        return self._mechanism(study).standard_error(self.counted)
 
     @cached_property
     def worst_case_sigma(self) -> float:
         """The same where everyone pays for every round, for the same guarantee, data units."""
-        study = self._study(answers=len(self.releases))
-        exponent = self.scenario.grid_exponent
-        if study.noise_shares > 1:  # fewer answers need less noise, and that a finer grid
-            share = study.base_sigma / math.sqrt(study.noise_shares)
-            exponent = min(exponent, math.floor(math.log2(share / FEWEST_NOISE_STEPS)))
-        return self._mechanism(study, grid_exponent=exponent).standard_error(self.counted)
+        return worst_case_error(
+            self.scenario,
+            devices=self.devices,
+            reports=self.counted,
+            rounds=len(self.releases),
+            dimension=self.truth.shape[1],
+        )
 
     @property
     def worst_case_rounds(self) -> int:
@@ -102,22 +106,5 @@ class LinearResult(Result):
             "per_report_mu": self.guarantee.per_report_mu,
         }
 
-    def _study(self, *, answers: int | None = None, view: View | None = None) -> Study:
-        """An alternative to this run's study, at the same guarantee."""
-        return study_of(
-            self.scenario,
-            devices=self.devices,
-            answers=answers,
-            view=view,
-            horizon=len(self.releases),
-        )
-
-    def _mechanism(self, study: Study, *, grid_exponent: int | None = None) -> GaussianLinear:
-        return GaussianLinear(
-            dimension=self.truth.shape[1],
-            clip=self.scenario.clip,
-            grid_exponent=study.base_grid_exponent if grid_exponent is None else grid_exponent,
-            sigma=study.base_sigma,
-            shares=study.noise_shares,
-            on_grid=self.scenario.on_grid,
-        )
+    def _mechanism(self, study: Study) -> GaussianLinear:
+        return summing(self.scenario, study, dimension=self.truth.shape[1])

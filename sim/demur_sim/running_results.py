@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from demur_proto.arrays import Values, Vector
-from demur_proto.continual.factors import change_norm, factors_of
+from demur_proto.continual.factors import Factors, change_norm, factors_of, noise_gains
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import GaussianLinear
@@ -19,7 +19,7 @@ from demur_sim.counting_design import CountingDesign
 from demur_sim.linear_results import SIMULATED
 from demur_sim.results import Result, number
 from demur_sim.scenario import Kind
-from demur_sim.simulation import study_of
+from demur_sim.summing import running_errors, worst_case_error
 
 BOUND = 1  #: the largest state
 
@@ -52,9 +52,8 @@ class RunningResult(Result):
     @cached_property
     def noise_errors(self) -> Vector:
         """The standard error of every round if nobody is missing [rounds], people."""
-        share = self.devices * (self.mechanism.noise_steps**2 + 1 / 12)
-        squares = [math.fsum(weights * weights) for weights in self._solutions]
-        return np.sqrt(share * np.array(squares))
+        gains = noise_gains(self._factors, rounds=len(self.releases))
+        return running_errors(self.mechanism, gains, devices=self.devices)
 
     @property
     def sigma(self) -> float:
@@ -71,17 +70,7 @@ class RunningResult(Result):
             admission=Admission.COMMIT,
             halts=0.0,
         )
-        rounds = len(self.releases)
-        study = study_of(daily, devices=self.devices, answers=rounds, horizon=rounds)
-        mechanism = GaussianLinear(
-            dimension=1,
-            clip=float(BOUND),
-            grid_exponent=study.base_grid_exponent,
-            sigma=study.base_sigma,
-            shares=study.noise_shares,
-            on_grid=True,
-        )
-        return mechanism.standard_error(self.devices)
+        return worst_case_error(daily, devices=self.devices, rounds=len(self.releases))
 
     @property
     def worst_case_rounds(self) -> int:
@@ -202,13 +191,16 @@ class RunningResult(Result):
     @cached_property
     def _solutions(self) -> list[Vector]:
         """B[t, 1 … t] for every round t."""
+        return [self._factors.solution(position) for position in range(1, len(self.releases) + 1)]
+
+    @property
+    def _factors(self) -> Factors:
         query = self.design.query
-        factors = factors_of(
+        return factors_of(
             query.segment.factorisation,
             horizon=query.segment.horizon,
             exponent=query.grid_exponent,
         )
-        return [factors.solution(position) for position in range(1, len(self.releases) + 1)]
 
     def _halts_json(self) -> dict[str, Any]:
         last = self.halts[-1]

@@ -159,13 +159,14 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
     """A shipped scenario by its name, or one's own from a TOML file.
 
     The file holds the fields of `Scenario` as keys, those of `Data` in a table `[data]`, those of
-    `Presence` in `[presence]`; what it leaves out has its default. A relative `data.csv` starts from the folder of the file.
+    `Presence` in `[presence]`; what it leaves out has its default. A relative `data.csv` or
+    `data.histogram` starts from the folder of the file.
 
     Args:
         name_or_path: a name that `list_scenarios` knows, or a path: whatever ends in .toml or
             names a folder too.
         overrides: texts `key=value` that replace what the file says, as in `data.csv=mine.csv`.
-            The value is written as in TOML, texts also without quotes. A relative `data.csv`
+            The value is written as in TOML, texts also without quotes. A relative path
             starts from the current folder.
 
     Raises:
@@ -179,12 +180,29 @@ def load_scenario(name_or_path: str | Path, *, overrides: Sequence[str] = ()) ->
             TRAINING,
             "linear, histogram or prefix; demur train runs this one",
         )
-    table = flattened(written, known=_KEYS, where=str(name_or_path))
-    if isinstance(table.get("data.csv"), str):
-        table["data.csv"] = str(Path(name_or_path).parent / table["data.csv"])
+    return scenario_of(written, name_or_path, overrides=overrides)
+
+
+def scenario_of(
+    written: Mapping[str, object], where: str | Path, *, overrides: Sequence[str] = ()
+) -> Scenario:
+    """The scenario that a table of a TOML file is; see `load_scenario`.
+
+    Args:
+        written: keys to values.
+        where: the file it stood in, or what messages call it instead.
+        overrides: as in `load_scenario`.
+
+    Raises:
+        ParameterError: there is no such key, or a value is outside its range.
+    """
+    table = flattened(written, known=_KEYS, where=str(where))
+    for key in ("data.csv", "data.histogram"):
+        if isinstance(table.get(key), str):
+            table[key] = str(Path(where).parent / table[key])
     replaced = overridden(overrides, known=_KEYS, numeric=_NUMERIC)
     table |= replaced
-    with placed(name_or_path, replaced=replaced):
+    with placed(where, replaced=replaced):
         if "name" not in table:
             raise ParameterError("name", None, "given")
         return Scenario(

@@ -3,9 +3,10 @@
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
 from demur_sim.amount_bins import AMOUNT_BIN, edges_of
+from demur_sim.datasets.activity import read_activity
 from demur_sim.datasets.cdnow import load_cdnow
 from demur_sim.datasets.events import read_events
-from demur_sim.populations import FLAGS, Population
+from demur_sim.populations import FLAGS, EventLog, Population
 from demur_sim.scenario import Kind, Scenario
 from demur_sim.states import STATE, States
 from demur_sim.telemetry import EVENT, Telemetry
@@ -22,12 +23,17 @@ def population_of(scenario: Scenario) -> Population:
             its values break the promise of `on_grid`, or are no values that could be added up.
     """
     data = scenario.data
-    if data.devices:
-        return _made_up(scenario)
-    if data.csv is None:
-        log = load_cdnow(period_days=data.period_days)
+    people: Population
+    if data.histogram is not None:
+        activity = read_activity(data.histogram)
+        devices = data.devices or activity.devices
+        people = activity.made_up(devices=devices, periods=data.periods, seed=data.seed)
+    elif data.devices:
+        people = _made_up(scenario)
+    elif data.csv is None:
+        people = load_cdnow(period_days=data.period_days)
     else:
-        log = read_events(
+        people = read_events(
             data.csv,
             person=data.person,
             date=data.date,
@@ -36,36 +42,33 @@ def population_of(scenario: Scenario) -> Population:
             end=data.end,
             period_days=data.period_days,
         )
-    if log.total is None and scenario.feature in OF_AMOUNTS:
+    without = isinstance(people, EventLog) and people.total is None
+    if without and scenario.feature in OF_AMOUNTS:
         raise ParameterError("data.amount", None, f"the column that {scenario.feature!r} adds up")
-    _check_feature(scenario, log)
+    _check_feature(scenario, people)
     if scenario.feature == AMOUNT_BIN:
         _check_bins(scenario)
     if scenario.on_grid and scenario.kind is Kind.LINEAR:
         _check_promise(scenario)
-    return log
+    return people
 
 
 def _made_up(scenario: Scenario) -> Population:
     data = scenario.data
-    people: Population
     if scenario.kind is Kind.HISTOGRAM:
-        people = Telemetry.of(
+        return Telemetry.of(
             devices=data.devices,
             periods=data.periods,
             categories=scenario.categories,
             seed=data.seed,
         )
-    elif scenario.kind is Kind.PREFIX:
-        people = States.of(devices=data.devices, periods=data.periods, seed=data.seed)
-    else:
-        expected = (
-            f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
-            f"or a {STATE!r}"
-        )
-        raise ParameterError("kind", scenario.kind, expected)
-    _check_feature(scenario, people)
-    return people
+    if scenario.kind is Kind.PREFIX or scenario.feature == STATE:
+        return States.of(devices=data.devices, periods=data.periods, seed=data.seed)
+    expected = (
+        f"histogram or prefix where there is data.devices, who have an {EVENT!r} with a category, "
+        f"or a {STATE!r}"
+    )
+    raise ParameterError("kind", scenario.kind, expected)
 
 
 def _check_feature(scenario: Scenario, people: Population) -> None:
@@ -87,7 +90,7 @@ def _check_bins(scenario: Scenario) -> None:
 
 def _check_promise(scenario: Scenario) -> None:
     """Refuse a false `on_grid`: a value that breaks it would silently count as nothing."""
-    if scenario.feature not in FLAGS:
+    if scenario.feature not in (*FLAGS, STATE):
         raise ParameterError(
             "on_grid", True, f"false for {scenario.feature!r}, which has values of any size"
         )

@@ -12,6 +12,7 @@ from demur_proto.round import Feature
 from demur_proto.segments import MOST_POSITIONS
 from demur_sim.populations import MOST_DEVICES, bounds, checked_period
 from demur_sim.seeds import Purpose, stream
+from demur_sim.spreading import spread
 
 STATE = "state"  #: the only feature: 0 or 1
 LOG_MEAN, LOG_DEVIATION = 0.3, 1.1  #: of the logarithm of how often a person changes, unrounded
@@ -71,13 +72,26 @@ class States:
         rng = stream(seed, Purpose.PEOPLE)
         often = np.exp(LOG_MEAN + LOG_DEVIATION * rng.standard_normal(devices))
         often = np.minimum(np.rint(often), min(MOST_CHANGES, periods)).astype(np.int64)
-        keys: Integers = np.zeros(0, dtype=np.int64)
-        missing = often
-        while missing.any():  # periods that came twice are drawn again
-            who = np.repeat(np.arange(devices), missing)
-            drawn = who * periods + rng.integers(0, periods, size=len(who))
-            keys = np.unique(np.concatenate([keys, drawn]))
-            missing = often - np.bincount(keys // periods, minlength=devices)
+        keys = spread(often, periods=periods, rng=rng, few=MOST_CHANGES)
+        return cls._at(keys, often, periods)
+
+    @classmethod
+    def changing(cls, often: Integers, *, periods: int, rng: np.random.Generator) -> "States":
+        """People who change so many times, at periods of which every set is equally likely.
+
+        Args:
+            often: how many changes each of them has [n]; 0 to T.
+            periods: T; 1 to 2^14.
+            rng: of the periods.
+
+        Raises:
+            ParameterError: `periods` is outside its range.
+        """
+        check_integer("periods", periods, 1, MOST_POSITIONS)
+        return cls._at(spread(often, periods=periods, rng=rng), often, periods)
+
+    @classmethod
+    def _at(cls, keys: Integers, often: Integers, periods: int) -> "States":
         return cls(periods=periods, start=_ends(often), when=(keys % periods).astype(np.int16))
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ import pytest
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, Policy, View
+from demur_sim.datasets.activity import read_activity
 from demur_sim.populations import EventLog, Population
 from demur_sim.scenario import Kind, Refusal, Scenario, list_scenarios, load_scenario
 from demur_sim.scenario_data import Data
@@ -21,6 +22,7 @@ OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on
 OF_COUNTS = {"factorisation", "admission", "halts"}
 OF_LIVES = {"window", "presence"}  # nobody comes or goes in what is shipped
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
+OF_HISTOGRAM_FILES = {"histogram"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
 EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"
 
@@ -329,7 +331,7 @@ def test_an_absolute_csv_stays_where_it_is(folder: Path, tmp_path_factory: Any) 
 
 def test_the_example_in_the_docs_is_a_scenario_that_says_everything(folder: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
-    (events,) = re.findall(r"```text\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    events, _ = re.findall(r"```text\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
     (folder / "visits.csv").write_text(events)
 
     scenario = load_scenario(write(folder, example))
@@ -337,9 +339,16 @@ def test_the_example_in_the_docs_is_a_scenario_that_says_everything(folder: Path
 
     table = tomllib.loads(example)
     assert table.keys() == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS - OF_LIVES
-    assert table["data"].keys() == keys_of(Data) - OF_MADE_UP_PEOPLE
+    assert table["data"].keys() == keys_of(Data) - OF_MADE_UP_PEOPLE - OF_HISTOGRAM_FILES
     assert people.periods == 365
     assert sum(totals(people, "amount_at_least", threshold=30.0)) == 1
+
+
+def test_the_histogram_in_the_docs_is_one(tmp_path: Path) -> None:
+    _, histogram = re.findall(r"```text\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "activity.csv").write_text(histogram)
+
+    assert read_activity(tmp_path / "activity.csv").most == 12
 
 
 def test_the_docs_list_every_key_with_its_default() -> None:

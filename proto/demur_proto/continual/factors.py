@@ -12,12 +12,15 @@ import math
 from fractions import Fraction
 from typing import Protocol
 
+import numpy as np
+
 from demur_proto.arrays import Integers, Vector
+from demur_proto.checks import check_integer
 from demur_proto.continual.identity import Identity
 from demur_proto.continual.square_root import SquareRoot
 from demur_proto.continual.tree import Tree
 from demur_proto.errors import ParameterError
-from demur_proto.segments import Factorisation
+from demur_proto.segments import MOST_POSITIONS, Factorisation
 
 
 class Factors(Protocol):
@@ -61,6 +64,29 @@ def factors_of(factorisation: Factorisation, *, horizon: int, exponent: int) -> 
             return Tree(horizon=horizon, exponent=exponent)
         case Factorisation.IDENTITY:
             return Identity(horizon=horizon, exponent=exponent)
+
+
+def noise_gains(factors: Factors, *, rounds: int) -> Vector:
+    """‖B[t, ·]‖₂² for t = 1 … rounds: what noise of variance 1 in every sum comes to in the count.
+
+    Args:
+        factors: of a segment.
+        rounds: how many of its positions, from the first; at most its horizon.
+
+    Returns:
+        [rounds], units of the state squared per grid step squared.
+
+    Raises:
+        ParameterError: there are not so many positions.
+
+    Added up anew, as `Identity` has it, a count after t rounds has the noise of t sums.
+
+    >>> noise_gains(factors_of(Factorisation.IDENTITY, horizon=3, exponent=0), rounds=3).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    check_integer("rounds", rounds, 1, MOST_POSITIONS)
+    solutions = (factors.solution(position) for position in range(1, rounds + 1))
+    return np.array([math.fsum(weights * weights) for weights in solutions])
 
 
 def change_norm(factorisation: Factorisation, *, horizon: int, exponent: int) -> float:
