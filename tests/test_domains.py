@@ -111,6 +111,8 @@ from demur_sim.baselines import (
     truncation,
 )
 from demur_sim.datasets import dealing, labelled
+from demur_sim.datasets.activity import Activity, Counted
+from demur_sim.planning import missing
 
 MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
@@ -139,6 +141,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
     *(states, commitment, everyone),
     *(repeated_response, kept_change, flips, composed_response, memoised, bit_flip, truncation),
+    missing,
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -278,7 +281,17 @@ def orders() -> charges.RenyiBudget:
 TARGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 STEPS = {"exponent": "grid_exponent"}
 
+MISSING = missing.Truncation(mean_square=0.25, wrong=0.5, modelled=100)
+EVERYBODY = missing.Truncations(mean_square=np.ones(3), wrong=np.ones(3), modelled=100)
+ACTIVE_TWICE = Activity(counted=Counted.ACTIVE, rounds=np.array([2]), people=np.array([9]))
+
 EXAMPLES: dict[str, Example] = {
+    "missing.Truncation": example(mean_square=0.25, wrong=0.5, modelled=100),
+    "missing.Truncation.mean_squared_bias": example(on=lambda: MISSING, people=100),
+    "missing.Truncations.of": example(on=lambda: EVERYBODY, budget=2),
+    "missing.spread_truncations": example(
+        law=ACTIVE_TWICE, rounds=8, aliases={"rounds": "periods"}
+    ),
     "backoff.Backoff": example(first_s=1.0, longest_s=1e300),
     "guarded_sql.Limits": example(time_limit_s=1.0, most_rows=10, most_numbers=10),
     "policy.OwnerPolicy": example(
@@ -366,9 +379,7 @@ EXAMPLES: dict[str, Example] = {
     "factors.change_norm": example(
         factorisation=segments.Factorisation.TREE, horizon=8, exponent=-14, signed=["exponent"]
     ),
-    "factors.noise_gains": example(
-        factors=FACTORS["tree.Tree"](), rounds=8, aliases={"rounds": "position"}
-    ),
+    "factors.noise_gains": example(factors=FACTORS["tree.Tree"](), rounds=8),
     **{
         name: example(horizon=8, exponent=-14, signed=["exponent"])
         for name in ("identity.Identity", "square_root.SquareRoot", "tree.Tree")
@@ -1054,6 +1065,8 @@ ELSEWHERE = {
     "policy.QuietHours": "takes times",
     "policy.QuietHours.left": "takes a time",
     "policy.QuietHours.read": "takes a text",
+    "missing.Truncations": ARRAYS,
+    "missing.answer_truncations": ARRAYS,
     "symbols.check_range": "takes symbols",
     "symbols.check_symbols": "takes words",
     "symbols.encode_categories": "takes people's values, of which any may be wrong",
@@ -1184,6 +1197,7 @@ NULLABLE = (
     "asking.next_halt_count",
     "asking.next_prefix",
     "optimisers.Rate",
+    "missing.Truncation",
 )  #: None stands for a default there
 
 
