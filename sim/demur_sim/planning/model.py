@@ -77,8 +77,6 @@ def model_of(scenario: Scenario, population: Population | None = None) -> Model:
         people = people or law.devices
     if population is None and (data.devices or law):
         drawn = min(MOST_DRAWN, max(1, MOST_CELLS // (scenario.rounds or data.periods)))
-        if law is None:
-            drawn = min(drawn, data.devices)
         population = population_of(replace(scenario, data=replace(data, devices=drawn)))
     elif population is None:
         population = population_of(scenario)

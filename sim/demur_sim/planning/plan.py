@@ -12,6 +12,7 @@ from demur_proto.guarantee import Guarantee, guarantee_of
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.segments import Admission
 from demur_proto.study import Policy, View
+from demur_sim.baselines.design import MOST_ROUNDS
 from demur_sim.baselines.repeated_response import RepeatedResponse
 from demur_sim.planning.model import Model, model_of
 from demur_sim.planning.search import worth_trying
@@ -199,7 +200,8 @@ def _worst_cases(sums: Scenario, *, people: int, rounds: int) -> tuple[WorstCase
         meaning="everybody pays for every round, and nobody runs out",
         error=worst_case_error(sums, devices=people, rounds=rounds),
     )
-    if sums.view is not View.LOCAL or sums.epsilon > LARGEST_RESPONSE_EPSILON:
+    possible = sums.epsilon <= LARGEST_RESPONSE_EPSILON and rounds <= MOST_ROUNDS
+    if sums.view is not View.LOCAL or not possible:
         return (everyone,)
     answers = RepeatedResponse(horizon=rounds, epsilon=sums.epsilon, delta=sums.delta)
     response = WorstCase(

@@ -72,16 +72,7 @@ class Way:
 
     def asked(self, budget: int) -> Scenario:
         """The scenario that asks so."""
-        plain = replace(
-            self.scenario,
-            kind=Kind.LINEAR,
-            budget=budget,
-            clip=1.0,
-            on_grid=True,
-            grid_exponent=SUM_EXPONENT,
-            factorisation=Factorisation.SQUARE_ROOT,
-        )
-        return self._on_grid(plain, SUM_EXPONENT)
+        return self._asked(budget, kind=Kind.LINEAR, exponent=SUM_EXPONENT)
 
     def design(self, budget: int) -> tuple[Study, GaussianLinear]:
         """The study with so many answers of everybody, and the mechanism of its rounds."""
@@ -103,8 +94,24 @@ class Way:
             return spread_truncations(self.model.law, rounds=self.rounds)
         return answer_truncations(self.model.values)
 
-    def _on_grid(self, asked: Scenario, exponent: int) -> Scenario:
-        """With a grid that is fine enough, for these people and for those of the scenario."""
+    def _asked(
+        self,
+        budget: int,
+        *,
+        kind: Kind,
+        exponent: int,
+        factorisation: Factorisation = Factorisation.SQUARE_ROOT,
+    ) -> Scenario:
+        """On this grid, or one that is fine enough, for these people and for those of the model."""
+        asked = replace(
+            self.scenario,
+            kind=kind,
+            budget=budget,
+            clip=1.0,
+            on_grid=True,
+            grid_exponent=exponent,
+            factorisation=factorisation,
+        )
         devices = max(self.people, self.model.people)
         study = study_of(asked, devices=devices, horizon=self.rounds)
         return replace(asked, grid_exponent=fine_exponent(study, exponent))
@@ -148,16 +155,12 @@ class RunningWay(Way):
 
     def asked(self, budget: int) -> Scenario:
         """The scenario that asks so."""
-        counted = replace(
-            self.scenario,
+        return self._asked(
+            budget,
             kind=Kind.PREFIX,
-            budget=budget,
-            clip=1.0,
-            on_grid=True,
-            grid_exponent=COARSEST_COUNTING,
+            exponent=COARSEST_COUNTING,
             factorisation=self.factorisation,
         )
-        return self._on_grid(counted, COARSEST_COUNTING)
 
     def design(self, budget: int) -> tuple[Study, GaussianLinear]:
         """The study with room for so many changes of everybody, and the mechanism of its rounds."""

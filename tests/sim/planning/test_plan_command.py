@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from demur_sim.cli import main
+from command_kit import Captured, demur
 from demur_sim.scenario import Kind, load_scenario
-
-Captured = pytest.CaptureFixture[str]
 
 ACTIVE = "active_rounds,people\n0,300\n1,200\n3,60\n12,40\n"
 CHANGES = "changes,people\n0,300\n1,200\n3,60\n12,40\n"
@@ -23,16 +21,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "active.csv").write_text(ACTIVE)
     (tmp_path / "changes.csv").write_text(CHANGES)
-
-
-def demur(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    """Run a command here: exit status, stdout, stderr."""
-    try:
-        code = main(arguments)
-    except SystemExit as exited:
-        code = int(exited.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
