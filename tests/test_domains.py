@@ -114,6 +114,8 @@ from demur_sim.baselines import (
     truncation,
 )
 from demur_sim.datasets import dealing, labelled
+from demur_sim.datasets.activity import Activity, Counted
+from demur_sim.planning import truncations
 
 MODULES: tuple[ModuleType, ...] = (
     *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
@@ -142,6 +144,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
     *(states, commitment, everyone, missing, windows),
     *(repeated_response, kept_change, flips, composed_response, memoised, bit_flip, truncation),
+    truncations,
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -281,7 +284,17 @@ def orders() -> charges.RenyiBudget:
 TARGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
 STEPS = {"exponent": "grid_exponent"}
 
+MISSING = truncations.Truncation(mean_square=0.25, wrong=0.5, modelled=100)
+EVERYBODY = truncations.Truncations(mean_square=np.ones(3), wrong=np.ones(3), modelled=100)
+ACTIVE_TWICE = Activity(counted=Counted.ACTIVE, rounds=np.array([2]), people=np.array([9]))
+
 EXAMPLES: dict[str, Example] = {
+    "truncations.Truncation": example(mean_square=0.25, wrong=0.5, modelled=100),
+    "truncations.Truncation.mean_squared_bias": example(on=lambda: MISSING, people=100),
+    "truncations.Truncations.of": example(on=lambda: EVERYBODY, budget=2),
+    "truncations.spread_truncations": example(
+        law=ACTIVE_TWICE, rounds=8, aliases={"rounds": "periods"}
+    ),
     "backoff.Backoff": example(first_s=1.0, longest_s=1e300),
     "guarded_sql.Limits": example(time_limit_s=1.0, most_rows=10, most_numbers=10),
     "policy.OwnerPolicy": example(
@@ -369,9 +382,7 @@ EXAMPLES: dict[str, Example] = {
     "factors.change_norm": example(
         factorisation=segments.Factorisation.TREE, horizon=8, exponent=-14, signed=["exponent"]
     ),
-    "factors.noise_gains": example(
-        factors=FACTORS["tree.Tree"](), rounds=8, aliases={"rounds": "position"}
-    ),
+    "factors.noise_gains": example(factors=FACTORS["tree.Tree"](), rounds=8),
     **{
         name: example(horizon=8, exponent=-14, signed=["exponent"])
         for name in ("identity.Identity", "square_root.SquareRoot", "tree.Tree")
@@ -1074,6 +1085,8 @@ ELSEWHERE = {
     "policy.QuietHours": "takes times",
     "policy.QuietHours.left": "takes a time",
     "policy.QuietHours.read": "takes a text",
+    "truncations.Truncations": ARRAYS,
+    "truncations.answer_truncations": ARRAYS,
     "symbols.check_range": "takes symbols",
     "symbols.check_symbols": "takes words",
     "symbols.encode_categories": "takes people's values, of which any may be wrong",
@@ -1204,6 +1217,7 @@ NULLABLE = (
     "asking.next_halt_count",
     "asking.next_prefix",
     "optimisers.Rate",
+    "truncations.Truncation",
 )  #: None stands for a default there
 
 

@@ -22,6 +22,7 @@ from typing import NoReturn
 COMMANDS = {
     "simulate": ("demur_sim.commands", "run a scenario on a simulated population", "sim"),
     "train": ("demur_sim.training.command", "train a model on a simulated population", "sim"),
+    "plan": ("demur_sim.planning.command", "choose budget and question from a public model", "sim"),
     "conformance": ("demur_sim.conformance.command", "try out a device or a collector", ""),
     "serve": ("demur_server.commands", "run a collector on this machine", "server"),
     "certs": ("demur_server.certs_command", "make certificates for development", "server"),

@@ -42,11 +42,11 @@ def save(result: Result, folder: Path) -> None:
 
 
 def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> None:
-    """Write a run's files: all aside, then each renamed, in this order and `summary.json` last.
+    """Write a run's files: all aside, then each renamed, in this order.
 
-    A folder without `summary.json` holds no whole result. An earlier result stays whole while the
-    new one is computed and written aside; its `summary.json` goes before the first file is
-    replaced, so that no summary ever stands beside another run's files.
+    A folder without the last of them, `summary.json` of a run, holds no whole result. An earlier
+    result stays whole while the new one is computed and written aside; its last file goes before the
+    first one is replaced, so that no summary ever stands beside another run's files.
 
     Args:
         files: how to write each, by name.
@@ -61,7 +61,7 @@ def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> 
             for name, write in files.items():
                 write(Path(aside) / name)
             with _alone_in(folder):
-                (folder / "summary.json").unlink(missing_ok=True)
+                (folder / list(files)[-1]).unlink(missing_ok=True)
                 for name in files:
                     (Path(aside) / name).replace(folder / name)
     except OSError as error:

@@ -183,11 +183,6 @@ class Result(ABC):
 
     def summary(self) -> dict[str, Any]:
         """The run in one JSON object; the keys are a contract with other tools."""
-        guarantee = self.guarantee
-
-        def promised(value: float) -> float | None:
-            return value if self.is_private else None
-
         return {
             "scenario": self.scenario.name,
             "kind": str(self.scenario.kind),
@@ -198,22 +193,9 @@ class Result(ABC):
             "rounds": len(self.releases),
             "reports": sum(release.reports for release in self.releases),
             "presence": self._presence_json(),
-            "guarantee": {
-                "epsilon": promised(guarantee.epsilon),
-                "delta": promised(guarantee.delta),
-                "unit": "device",
-                "neighbour": "zero-out",
-                "view": str(guarantee.view),
-                "statement": self.statement,
-                "per_report_mu": guarantee.per_report_mu,
-                "per_report_epsilon": guarantee.per_report_epsilon,
-                "measure": str(guarantee.measure),
-                "in_measure": promised(guarantee.budget),
-                "between_two_people": {
-                    "epsilon": promised(guarantee.pair_epsilon),
-                    "delta": promised(guarantee.pair_delta),
-                },
-            },
+            "guarantee": guarantee_json(
+                self.guarantee, statement=self.statement, is_private=self.is_private
+            ),
             "sigma": self.sigma,
             "rmse": {
                 "individual": number(self.rmse),
@@ -260,6 +242,38 @@ class Result(ABC):
         if not self.answered_rounds:
             return math.nan
         return float(np.sqrt(np.nanmean(errors**2)))
+
+
+def guarantee_json(
+    guarantee: Guarantee, *, statement: str, is_private: bool = True
+) -> dict[str, Any]:
+    """A guarantee as every result has it; the keys are a contract with other tools.
+
+    Args:
+        guarantee: of the design.
+        statement: all of it in plain words.
+        is_private: whether it holds: not where a refusal shows.
+    """
+
+    def promised(value: float) -> float | None:
+        return value if is_private else None
+
+    return {
+        "epsilon": promised(guarantee.epsilon),
+        "delta": promised(guarantee.delta),
+        "unit": "device",
+        "neighbour": "zero-out",
+        "view": str(guarantee.view),
+        "statement": statement,
+        "per_report_mu": guarantee.per_report_mu,
+        "per_report_epsilon": guarantee.per_report_epsilon,
+        "measure": str(guarantee.measure),
+        "in_measure": promised(guarantee.budget),
+        "between_two_people": {
+            "epsilon": promised(guarantee.pair_epsilon),
+            "delta": promised(guarantee.pair_delta),
+        },
+    }
 
 
 def number(value: float) -> float | None:

@@ -45,6 +45,42 @@ def add_run_options(
         "--seed", type=int, default=0, metavar="S", help=f"same seed, same {made} (default: 0)"
     )
     command.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        metavar="P",
+        help="port of the collector, with --fidelity processes or device (default: a free one)",
+    )
+    add_result_options(
+        command,
+        override=override,
+        kept=kept,
+        folder="runs/SCENARIO-SEED",
+        printed="summary.json",
+        silent="no progress, no summary",
+    )
+
+
+def add_result_options(
+    command: argparse.ArgumentParser,
+    *,
+    override: str,
+    kept: str,
+    folder: str,
+    printed: str,
+    silent: str,
+) -> None:
+    """Add what every command has that starts from a scenario and leaves a folder.
+
+    Args:
+        command: to which.
+        override: an example of a key and its value.
+        kept: what goes into the folder.
+        folder: which one, unless told.
+        printed: the file that `--json` prints.
+        silent: what is left out if nothing is to be said.
+    """
+    command.add_argument(
         "--set",
         action="append",
         default=[],
@@ -52,22 +88,15 @@ def add_run_options(
         help=f"replace a key of the scenario, as in --set {override}; may be repeated",
     )
     command.add_argument(
-        "--port",
-        type=int,
-        default=0,
-        metavar="P",
-        help="port of the collector, with --fidelity processes or device (default: a free one)",
-    )
-    command.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help=f"where {kept} go (default: runs/SCENARIO-SEED)",
+        help=f"where {kept} go (default: {folder})",
     )
     command.add_argument(
-        "--json", action="store_true", help="print summary.json on stdout and nothing else"
+        "--json", action="store_true", help=f"print {printed} on stdout and nothing else"
     )
-    command.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    command.add_argument("--quiet", action="store_true", help=silent)
 
 
 def check_run(options: argparse.Namespace) -> None:

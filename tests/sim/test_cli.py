@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from demur_sim.cli import main
+from command_kit import Captured, demur
 
 DEADLINE_S = 30.0
 SHORT = ("simulate", "cdnow", "--set", "rounds=2")
@@ -41,23 +41,11 @@ sys.meta_path.insert(0, Missing())
 sys.exit(main(sys.argv[2:]))
 """
 
-Captured = pytest.CaptureFixture[str]
-
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results go into `runs` of the current folder: an empty one."""
     monkeypatch.chdir(tmp_path)
-
-
-def demur(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    """Run a command here: exit status, stdout, stderr."""
-    try:
-        code = main(arguments)
-    except SystemExit as exited:
-        code = int(exited.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def process(*command: str, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -20,11 +20,15 @@ from demur_proto.continual.identity import Identity
 from demur_proto.continual.square_root import SquareRoot
 from demur_proto.continual.tree import Tree
 from demur_proto.errors import ParameterError
-from demur_proto.segments import MOST_POSITIONS, Factorisation
+from demur_proto.segments import Factorisation
 
 
 class Factors(Protocol):
     """Both factors for one horizon. All of it is public."""
+
+    @property
+    def horizon(self) -> int:
+        """H."""
 
     def row(self, position: int) -> Integers:
         """What is sent at t of a change at 1 … t: C[t, 1 … t], grid steps."""
@@ -84,7 +88,7 @@ def noise_gains(factors: Factors, *, rounds: int) -> Vector:
     >>> noise_gains(factors_of(Factorisation.IDENTITY, horizon=3, exponent=0), rounds=3).tolist()
     [1.0, 2.0, 3.0]
     """
-    check_integer("rounds", rounds, 1, MOST_POSITIONS)
+    check_integer("rounds", rounds, 1, factors.horizon)
     solutions = (factors.solution(position) for position in range(1, rounds + 1))
     return np.array([math.fsum(weights * weights) for weights in solutions])
 

@@ -1,0 +1,1 @@
+"""Which budget and which question for a population, chosen from a public model of it."""

@@ -1,0 +1,212 @@
+"""Which budget, noise and question are best for a population, and what worst-case designs would give."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from demur_proto.checks import check_integer
+from demur_proto.errors import ParameterError
+from demur_proto.guarantee import Guarantee, guarantee_of
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.segments import Admission
+from demur_proto.study import Policy, View
+from demur_sim.baselines.design import MOST_ROUNDS
+from demur_sim.baselines.repeated_response import RepeatedResponse
+from demur_sim.planning.model import Model, model_of
+from demur_sim.planning.search import worth_trying
+from demur_sim.planning.ways import Way, ways_to_ask
+from demur_sim.populations import MOST_DEVICES, Population
+from demur_sim.scenario import Refusal, Scenario
+from demur_sim.summing import worst_case_error
+
+LARGEST_RESPONSE_EPSILON = 50.0  #: for which randomised response is worked out
+
+Progress = Callable[[str], None]  # the way that is worked out next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What a budget gives: root mean squares over rounds, people."""
+
+    budget: int
+    sigma: float  #: of the noise that the view shows in one round, units of the value
+    noise: float  #: standard error of a released number
+    truncation: float  #: expected, of what is missing since budgets did not hold it
+
+    @property
+    def error(self) -> float:
+        """Both together, √(noise² + truncation²)."""
+        return math.hypot(self.noise, self.truncation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Error against budget, for one way to ask."""
+
+    way: Way = field(repr=False)
+    points: tuple[Point, ...]  #: by budget; the best of all budgets is among them
+
+    @property
+    def best(self) -> Point:
+        """The one with the least error, of several the smallest budget."""
+        return min(self.points, key=lambda point: point.error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstCase:
+    """A design that knows nothing of who is active when, with the same guarantee."""
+
+    name: str
+    meaning: str
+    error: float  #: standard error of a number, people; nothing is missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is best, and everything else beside it."""
+
+    people: int  #: for how many it was made
+    rounds: int
+    model: Model = field(repr=False)
+    curves: tuple[Curve, ...] = field(repr=False)  #: the least error first
+    worst_cases: tuple[WorstCase, ...]
+
+    @property
+    def chosen(self) -> Curve:
+        """The way to ask with the least error."""
+        return self.curves[0]
+
+    @property
+    def best(self) -> Point:
+        """Its best budget."""
+        return self.chosen.best
+
+    @property
+    def scenario(self) -> Scenario:
+        """The best design, to be simulated on the same public data, or on as many people of its law."""
+        asked = self.chosen.way.asked(self.best.budget)
+        if asked.data.devices or asked.data.histogram is not None:
+            return replace(asked, data=replace(asked.data, devices=self.people))
+        return asked
+
+    @property
+    def mechanism(self) -> GaussianLinear:
+        """Of every round of it, with so many people as the plan is for."""
+        return self.chosen.way.design(self.best.budget)[1]
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What it promises to whom."""
+        study, mechanism = self.chosen.way.design(self.best.budget)
+        return guarantee_of(study, per_report_mu=mechanism.report_mu)
+
+    def factor(self, worst: WorstCase) -> float:
+        """How many times the error of the best design another one has."""
+        return worst.error / self.best.error
+
+
+def plan(
+    scenario: Scenario,
+    *,
+    people: int | None = None,
+    population: Population | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """The way to ask, and its budget, with the least error in how many people have the value 1.
+
+    The error is the root of mean squares over rounds: of the noise, and of what is missing because
+    budgets do not hold it. Both are worked out, nothing is simulated.
+
+    The choice depends on the model, so it tells of the people in it: whoever they are, their data must be
+    public. What is asked of others afterwards is as private as the scenario promises.
+
+    Args:
+        scenario: whose people are the model, and whose promise is kept: epsilon, delta, measure, view,
+            policy, rounds, minimum cohort. Its kind, budget and grid are what is chosen anew. The
+            feature has to be 0 or 1 for everybody.
+        people: for how many; by default as many as the scenario has. The model is scaled.
+        population: public data of one's own; by default the scenario's.
+        progress: told what is worked out next.
+
+    Raises:
+        DataError: the people's data cannot be read.
+        ParameterError: the scenario is not one that can be planned, or an argument is outside its
+            range.
+    """
+    _check(scenario)
+    if people is not None:
+        check_integer("people", people, 1, MOST_DEVICES)
+    model = model_of(scenario, population)
+    count = model.people if people is None else people
+    curves = []
+    ways = ways_to_ask(scenario, model, people=count)
+    for way in ways:
+        if progress:
+            progress(way.name)
+        curves.append(_curve(way))
+    return Plan(
+        people=count,
+        rounds=model.rounds,
+        model=model,
+        curves=tuple(sorted(curves, key=lambda curve: curve.best.error)),
+        worst_cases=_worst_cases(ways[0].asked(1), people=count, rounds=model.rounds),
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    """Refuse what would be another scenario if it were planned."""
+    wanted: dict[str, tuple[Any, ...]] = {
+        "policy": (Policy.SKIP, Policy.RETIRE),
+        "refusal": (Refusal.COVER,),
+        "admission": (Admission.COMMIT,),
+        "halts": (0,),
+    }
+    for name, choices in wanted.items():
+        value = getattr(scenario, name)
+        if value not in choices:
+            expected = f"{' or '.join(str(each) for each in choices)}, to be planned"
+            raise ParameterError(name, value if name == "halts" else str(value), expected)
+
+
+def _curve(way: Way) -> Curve:
+    def bias(budget: int) -> float:
+        return way.truncation(budget).mean_squared_bias(way.people)
+
+    tried = worth_trying(way.variance, bias, most=way.most, step=way.step)
+    points = (
+        Point(
+            budget=budget,
+            sigma=way.design(budget)[1].sigma,
+            noise=math.sqrt(noise),
+            truncation=math.sqrt(missing),
+        )
+        for budget, (noise, missing) in tried.items()
+    )
+    return Curve(way=way, points=tuple(points))
+
+
+def _worst_cases(sums: Scenario, *, people: int, rounds: int) -> tuple[WorstCase, ...]:
+    """What one does who knows nothing of who is active when.
+
+    Args:
+        sums: a scenario that asks for sums, with the promise.
+        people: how many.
+        rounds: how many.
+    """
+    everyone = WorstCase(
+        name="everyone pays",
+        meaning="everybody pays for every round, and nobody runs out",
+        error=worst_case_error(sums, devices=people, rounds=rounds),
+    )
+    possible = sums.epsilon <= LARGEST_RESPONSE_EPSILON and rounds <= MOST_ROUNDS
+    if sums.view is not View.LOCAL or not possible:
+        return (everyone,)
+    answers = RepeatedResponse(horizon=rounds, epsilon=sums.epsilon, delta=sums.delta)
+    response = WorstCase(
+        name="randomised response",
+        meaning="everybody answers by it in every round, composed by zCDP",
+        error=answers.deviation * math.sqrt(people),
+    )
+    return (everyone, response)
