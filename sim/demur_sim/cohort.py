@@ -334,7 +334,7 @@ class Cohort:
         Args:
             asked: the round.
             pool: of the threads.
-            threads: how many.
+            threads: how many; a running count is added up on one, whatever is told.
             model: the one that the round names, if it names one.
             noise: how the noise is drawn; a sum of all devices' shares may be drawn at once.
 
@@ -346,6 +346,10 @@ class Cohort:
         gaussian = mechanism if isinstance(mechanism, GaussianLinear) else None
         if noise is Noise.SUMMED and gaussian is None:
             raise ParameterError("noise", str(noise), f"{Noise.SHARES} where it is not Gaussian")
+        if (
+            counting is not None
+        ):  # so many short steps that two would wait for each other, not compute
+            threads = 1
         share = -(-len(self.blocks) // threads)
         groups = [self.blocks[at : at + share] for at in range(0, len(self.blocks), share)]
 

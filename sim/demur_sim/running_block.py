@@ -64,9 +64,9 @@ class RunningBlock:
         self.planned: Integers = np.zeros(devices, dtype=np.int64)  #: see `commitment`
 
     @property
-    def changes(self) -> npt.NDArray[np.int32]:
-        """Who, position and amount of every change [3, k]."""
-        return self._list[:, : self._changes]
+    def changes(self) -> npt.NDArray[np.int64]:
+        """Who, position and amount of every change [3, k]: wide, since NumPy widens each index anyway."""
+        return self._list[:, : self._changes].astype(np.int64)
 
     @property
     def room(self) -> npt.NDArray[np.int32]:

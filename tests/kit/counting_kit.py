@@ -1,5 +1,7 @@
 """What the tests of running counts share: a study, people's states, a sampler that adds nothing."""
 
+import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,32 @@ def dense(kind: Factorisation, horizon: int) -> np.ndarray[Any, np.dtype[np.int6
     for position in range(1, horizon + 1):
         matrix[position - 1, :position] = factors.row(position)
     return matrix
+
+
+def undone(kind: Factorisation, horizon: int) -> Values:
+    """B as a matrix [H, H], units of the state: B·C adds changes up."""
+    matrix = np.ldexp(dense(kind, horizon).astype(float), EXPONENT)
+    solved: Values = np.linalg.solve(matrix.T, np.triu(np.ones((horizon, horizon)))).T
+    return solved
+
+
+def sigma_of_changes(kind: Factorisation, horizon: int, *, changes: int, mu: float) -> float:
+    """In theory, the noise of one report at which so many changes are μ-GDP: σ² = k‖C e₁‖²/μ²."""
+    first = np.ldexp(dense(kind, horizon)[:, 0].astype(float), EXPONENT)
+    return math.sqrt(changes * (first @ first)) / mu
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ of which μ-GDP is (ε, δ), by bisection.
+
+    Source: Dong, Roth & Su 2019, arXiv:1905.02383, Corollary 2.13.
+    """
+    normal, low, high = NormalDist(), 0.0, 10.0
+    for _ in range(60):
+        mu = (low + high) / 2
+        tails = normal.cdf(mu / 2 - epsilon / mu), normal.cdf(-mu / 2 - epsilon / mu)
+        low, high = (mu, high) if tails[0] - math.exp(epsilon) * tails[1] <= delta else (low, mu)
+    return low
 
 
 class NoNoise:

@@ -7,10 +7,8 @@ fixes them: where they matter, a second run decides, and a leak fails both.
 
 import anyio
 import numpy as np
-from tests.sim.on_the_wire import OnTheWire
+from tests.sim.visits import watched
 
-from demur_client.agent import visit
-from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Flags
 from demur_proto.definition import define_study
@@ -19,12 +17,8 @@ from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, View
 from demur_proto.v1 import report_pb2
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import served
-from demur_server.store.memory import MemoryStore
 from demur_sim.observer import Advantage, Messages, distinguish
 from demur_sim.populations import PersonSource
-from demur_sim.recorder import Recorder
 from demur_sim.scenario import Scenario
 from demur_sim.session import Aftermath
 from demur_sim.simulation import open_session
@@ -44,7 +38,7 @@ def told_apart(messages: Messages | None, exhausted: Flags, *, seed: int) -> Adv
     return distinguish(messages.of(exhausted), messages.of(~exhausted), seed=seed)
 
 
-async def watched(mechanism: Randomiser, *, seed: int) -> Aftermath:
+async def run_of(mechanism: Randomiser, *, seed: int) -> Aftermath:
     """A run over real processes, every message recorded: some people have more events than fit."""
     people = Telemetry.of(devices=4096 + 400, periods=ROUNDS, categories=CATEGORIES, seed=seed)
     scenario = Scenario(
@@ -73,7 +67,7 @@ async def watched(mechanism: Randomiser, *, seed: int) -> Aftermath:
 
 
 async def test_whoever_ran_out_looks_like_everybody_else_in_a_run_over_processes() -> None:
-    aftermath = await watched(Randomiser.OUE, seed=0)
+    aftermath = await run_of(Randomiser.OUE, seed=0)
 
     messages, exhausted = aftermath.messages, aftermath.refused
     assert messages is not None
@@ -119,27 +113,14 @@ async def visited(mechanism: Randomiser) -> Messages:
     epsilon = epsilon_for_answers(
         study.value, mechanism=mechanism, categories=CATEGORIES, answers=3
     )
-    recorder = Recorder(devices=DEVICES)
-    with anyio.fail_after(DEADLINE_S):
-        async with (
-            served(Collector(MemoryStore(), open_access=True)) as ports,
-            Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
-            connected(f"127.0.0.1:{ports.collector}") as channel,
-            anyio.create_task_group() as tasks,
-        ):
-            for index in np.random.default_rng().permutation(DEVICES).tolist():
-                device = Device(study, PersonSource(Half(), index))
+    mine = [[Device(study, PersonSource(Half(), index))] for index in range(DEVICES)]
 
-                async def attend(device: Device, index: int) -> None:
-                    watcher = OnTheWire(recorder, index)
-                    await visit(device, channel, last_round=VISITS, watcher=watcher)
+    async def ask(number: int, analyst: Analyst) -> None:
+        await analyst.ask_histogram(
+            today(number), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+        )
 
-                tasks.start_soon(attend, device, index)
-            for period in range(1, VISITS + 1):
-                await analyst.ask_histogram(
-                    today(period), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
-                )
-    return recorder.messages()
+    return await watched(mine, ask, rounds=VISITS, rng=np.random.default_rng())
 
 
 async def test_whoever_ran_out_looks_like_everybody_else_on_streams_of_real_devices() -> None:

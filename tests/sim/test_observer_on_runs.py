@@ -11,10 +11,8 @@ from collections.abc import Callable
 
 import anyio
 import numpy as np
-from tests.sim.on_the_wire import OnTheWire
+from tests.sim.visits import watched
 
-from demur_client.agent import visit
-from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Flags, Values
 from demur_proto.definition import define_study
@@ -23,12 +21,8 @@ from demur_proto.round import Feature
 from demur_proto.study import View, design_study
 from demur_proto.v1 import report_pb2
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import served
-from demur_server.store.memory import MemoryStore
 from demur_sim.observer import Advantage, Messages, distinguish
 from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.recorder import Recorder
 from demur_sim.results import Result
 from demur_sim.run import run_scenario
 from demur_sim.sampling import FastSampler
@@ -153,26 +147,17 @@ async def visited(source: Source, *, seed: int) -> tuple[Messages, Flags]:
             minimum_cohort=DEVICES,
         )
     )
-    recorder = Recorder(devices=DEVICES)
-    with anyio.fail_after(DEADLINE_S):
-        async with (
-            served(Collector(MemoryStore(), open_access=True)) as ports,
-            Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
-            connected(f"127.0.0.1:{ports.collector}") as channel,
-            anyio.create_task_group() as tasks,
-        ):
-            for index in range(DEVICES):
-                device = Device(study, source(PersonSource(people, index)), FastSampler(rng))
+    mine = [
+        [Device(study, source(PersonSource(people, index)), FastSampler(rng))]
+        for index in range(DEVICES)
+    ]
 
-                async def attend(device: Device, index: int) -> None:
-                    watcher = OnTheWire(recorder, index)
-                    await visit(device, channel, last_round=VISITS, watcher=watcher)
+    async def ask(number: int, analyst: Analyst) -> None:
+        asked = Feature(name="value", parameters={"period": number})
+        await analyst.ask(asked, on_grid=True)
 
-                tasks.start_soon(attend, device, index)
-            for period in range(1, VISITS + 1):
-                asked = Feature(name="value", parameters={"period": period})
-                await analyst.ask(asked, on_grid=True)
-    return recorder.messages(), people.values[:, 0, 0] > 0
+    messages = await watched(mine, ask, rounds=VISITS, rng=rng)
+    return messages, people.values[:, 0, 0] > 0
 
 
 async def test_whoever_ran_out_looks_like_everybody_else_on_streams_of_real_devices() -> None:

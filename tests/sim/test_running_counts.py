@@ -307,30 +307,37 @@ def halts_study() -> Defined[Study]:
 
 
 async def halts_counted(main: Session, halts: Session) -> list[Release]:
-    """A sum of everybody's state, then who could not pay for it; and so on."""
+    """A sum of everybody's state, its running count under `halt`, and who could not pay; and so on."""
     segment = Segment(horizon=HORIZON, cohort=DEVICES)
-    counts = []
+    decaying, counting = segment, segment
+    releases = []
     for period in range(1, HORIZON + 1):
-        await main.ask(today(period), clip=2.0)
-        counts.append(await halts.ask_halt_count(main.study.hash, segment))
-        segment = segment.after(counts[-1].number) if period < HORIZON else segment
-    return counts
+        releases.append(await main.ask(today(period), clip=2.0))
+        releases.append(
+            await main.ask_prefix(today(period), decaying, bound=2, admission=Admission.HALT)
+        )
+        decaying = decaying.after(releases[-1].number) if period < HORIZON else decaying
+        releases.append(await halts.ask_halt_count(main.study.hash, counting))
+        counting = counting.after(releases[-1].number) if period < HORIZON else counting
+    return releases
 
 
-async def halts_of_arrays() -> tuple[list[Release], Aftermath, Aftermath]:
+async def halts_of_arrays(threads: int) -> tuple[list[Release], Aftermath, Aftermath, int]:
+    """What both studies released, how they ended, and how many people really halted."""
     main, study = main_study(), halts_study()
     async with (
-        opened(main, "cohort", 1) as session,
+        opened(main, "cohort", threads) as session,
         opened(
             study,
             "cohort",
-            1,
+            threads,
             seed=4,
             beside={main.hash: session.cohort.covered},  # type: ignore[attr-defined]
         ) as halts,
     ):
-        counts = await halts_counted(session, halts)
-        return counts, await session.finish(), await halts.finish()
+        releases = await halts_counted(session, halts)
+        covered = int(session.cohort.covered().sum())  # type: ignore[attr-defined]
+        return releases, await session.finish(), await halts.finish(), covered
 
 
 async def halts_of_processes(workers: int) -> tuple[list[Release], Aftermath, Any]:
@@ -345,18 +352,21 @@ async def halts_of_processes(workers: int) -> tuple[list[Release], Aftermath, An
             companions=[(study, 4)],
         ) as session:
             halts = session.companions[study.hash]
-            counts = await halts_counted(session, halts)
-            return counts, await session.finish(), halts
+            releases = await halts_counted(session, halts)
+            return releases, await session.finish(), halts
 
 
 async def test_those_who_ran_out_are_counted_alike_at_every_fidelity() -> None:
-    counts, main, halts = await halts_of_arrays()
-    over_grpc, there, beside = await halts_of_processes(workers=2)
+    releases, main, halts, covered = await halts_of_arrays(threads=1)
+    threaded, _, _, _ = await halts_of_arrays(threads=2)
 
-    assert over_grpc == counts
-    assert np.array_equal(there.refused, main.refused)
-    assert np.array_equal(beside.spent, halts.spent)
-    assert not beside.refused.any()
+    assert threaded == releases
+    for workers in (1, 2):
+        over_grpc, there, beside = await halts_of_processes(workers)
+        assert over_grpc == releases
+        assert np.array_equal(there.refused, main.refused)
+        assert np.array_equal(beside.spent, halts.spent)
+        assert not beside.refused.any()
     assert 0.1 < main.refused.mean() < 0.98
-    last = counts[-1]
-    assert abs(last.estimate[0] - main.refused.sum()) <= 4.5 * last.standard_error[0]
+    last = releases[-1]
+    assert abs(last.estimate[0] - covered) <= 4.5 * last.standard_error[0]

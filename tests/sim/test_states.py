@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counting_kit import EXPONENT, a_study, dense
+from counting_kit import EXPONENT, a_study, dense, mu_of, sigma_of_changes, undone
 from demur_client import running_state
 from demur_client.filters import Filter
 from demur_proto.arrays import Flags, Integers, Values
@@ -225,20 +225,9 @@ def truncation(kind: Factorisation, *, budget: int, devices: int, seed: int) -> 
 def noise_of_a_million(
     kind: Factorisation, *, budget: int, mu: float, periods: int = 1024
 ) -> float:
-    """In theory, from the matrices in doubles: σ² = k‖C e₁‖²/μ², and n·σ²·‖B_t‖² of the count."""
-    matrix = np.ldexp(dense(kind, periods).astype(float), EXPONENT)
-    undone = np.linalg.solve(matrix.T, np.triu(np.ones((periods, periods)))).T
-    variance = budget * (matrix[:, 0] @ matrix[:, 0]) / mu**2
-    return math.sqrt(variance * (undone**2).sum() / periods / MILLION)
-
-
-def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ of which μ-GDP is (ε, δ), by bisection."""
-    low, high = 0.0, 10.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gdp_delta(middle, epsilon=epsilon) <= delta else (low, middle)
-    return low
+    """In theory, of the fraction: the root of the mean over rounds of n·σ²·‖B_t‖²/n²."""
+    sigma = sigma_of_changes(kind, periods, changes=budget, mu=mu)
+    return sigma * math.sqrt((undone(kind, periods) ** 2).sum() / periods / MILLION)
 
 
 BARS = [(Factorisation.SQUARE_ROOT, 1.0, 0.028), (Factorisation.TREE, 1.0, 0.066)]
