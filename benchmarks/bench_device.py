@@ -36,6 +36,7 @@ from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.purse import Purse
 from demur_client.ledger.schema import DURABLE
+from demur_client.policy import OwnerPolicy
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study, report_id
 from demur_proto.round import Feature, Round
@@ -81,20 +82,24 @@ class Sealing:
         folder.mkdir()
         self.path = folder / "ledger"
         counter = FileCounter(folder / "counter") if counted else None
-        self._ledger = LedgerFile(self.path, counter=counter)
+        # With the cap over all studies together that every shipped device has.
+        caps = [OwnerPolicy().lifetime_cap]
+        self._ledger = LedgerFile(self.path, counter=counter, caps=caps)
         self._ledger.agree(STUDY)
-        self._secret = self._ledger.secret
-        self._rounds = iter(rounds)
+        # What an answer takes to make, its noise and its bytes, is no part of a seal.
+        self._answers = iter([(asked, self._report(asked)) for asked in rounds])
+
+    def _report(self, asked: Defined[Round]) -> Report:
+        name = report_id(self._ledger.secret, asked.hash)
+        return Report(round_hash=asked.hash, report_id=name, words=b"word")
 
     def __call__(self) -> None:
         """Answer the next."""
-        asked = next(self._rounds)
+        asked, report = next(self._answers)
 
         def make(purse: Purse) -> Report:
             purse.try_spend(1, weight=asked.value.weight)
-            return Report(
-                round_hash=asked.hash, report_id=report_id(self._secret, asked.hash), words=b"word"
-            )
+            return report
 
         self._ledger.seal(asked, make)
 
@@ -117,10 +122,10 @@ def bare_commits(path: Path, size: int) -> Callable[[], None]:
         connection.execute(f"PRAGMA {setting}")
     connection.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, content BLOB)")
 
+    content = os.urandom(size)
+
     def commit() -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO rows (content) VALUES (?)", (os.urandom(size),))
-        connection.execute("COMMIT")
+        connection.execute("INSERT INTO rows (content) VALUES (?)", (content,))
 
     return commit
 
