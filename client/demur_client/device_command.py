@@ -243,7 +243,7 @@ def run_unit(options: argparse.Namespace) -> int:
 
     text = (files("demur_client") / "data" / "demur-device.service").read_text(encoding="utf-8")
     beside = shutil.which("demur", path=str(Path(sys.executable).parent))
-    program = _quoted(beside) if beside else f"{_quoted(sys.executable)} -m demur_sim.cli"
+    program = _quoted(beside) if beside else f"{_quoted(sys.executable)} -m demur_client.cli"
     folder, written = _quoted(str(options.folder.resolve())), _folder(options)
     counter = written.counter_path() if written.policy_path.exists() else None
     for word, value in {
