@@ -122,6 +122,8 @@ def _identity(fields: Mapping[str, Any]) -> Identity:
     return Identity(
         target=str(fields["target"]),
         certificate=held("certificate"),
+        own_certificate=fields.get("own_certificate"),
+        own_key=fields.get("own_key"),
         nonce=held("nonce"),
         credential=None
         if credential is None
