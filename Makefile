@@ -15,7 +15,7 @@ export MPLCONFIGDIR ?= $(CURDIR)/build/cache/matplotlib
 unexport PYTHONPATH
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-js test test-torch $(CHECKS:%=check-%) codegen baseline format wheel demo long-all FORCE
+.PHONY: help setup setup-js test test-torch $(CHECKS:%=check-%) codegen baseline format wheel wheel-device demo long-all FORCE
 
 help:
 	@echo 'make setup       create .venv and install everything into it (PYTHON=python3.12 to choose)'
@@ -26,6 +26,7 @@ help:
 	@echo 'make format      put code and schema into their one form'
 	@echo 'make codegen     generate the bindings of proto/demur_proto/v1/*.proto'
 	@echo 'make baseline    make the schema of today the one that must not break'
+	@echo 'make wheel       the wheel of everything, into build/dist; wheel-device: of a device alone'
 	@echo 'make demo        a simulation in several processes, with a picture, into runs/demo'
 	@echo 'make bench-NAME  run benchmarks/bench_NAME.py (ARGS=... to pass options)'
 	@echo 'make long-NAME   run the tests marked long whose name or file holds NAME; long-all: all'
@@ -98,10 +99,11 @@ check-layers: $(STAMP)
 	@echo '== layers: imports only point down'
 	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
 
-check-wheel: wheel
+check-wheel: wheel wheel-device
 	@echo '== wheel: it holds the packages, their data, and nothing else'
 	@report=$$($(BIN)/check-wheel-contents build/dist) || { echo "$$report"; exit 1; }
 	@$(BIN)/python .ci/check_wheel.py build/dist/*.whl
+	@$(BIN)/python .ci/check_wheel.py build/dist-device/*.whl
 
 check-doctests: $(STAMP)
 	@echo '== doctests: the four source roots'
@@ -118,6 +120,12 @@ wheel: $(STAMP)
 	    || { cat build/wheel.log; exit 1; }
 	@$(BIN)/python -m pip --no-cache-dir install --quiet --no-index --no-deps \
 	    --target '$(WHEEL_SITE)' build/dist/*.whl
+
+# A device alone, for machines on which every megabyte counts.
+wheel-device: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/python .ci/device_wheel.py build/dist-device >build/wheel-device.log 2>&1 \
+	    || { cat build/wheel-device.log; exit 1; }
 
 # ---- everything else -------------------------------------------------------------------------
 

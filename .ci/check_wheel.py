@@ -1,6 +1,7 @@
-"""Check that a wheel holds every file of the four packages that belongs there, and no other.
+"""Check that a wheel holds every file of its packages that belongs there, and no other.
 
     .ci/check_wheel.py build/dist/demur-0.1.0-py3-none-any.whl
+    .ci/check_wheel.py build/dist-device/demur_device-0.1.0-py3-none-any.whl
 
 A new kind of data file has to be added to `BELONGS` first: whatever a wheel carries without
 anybody having said so reaches every device.
@@ -12,7 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("proto", "client", "server", "sim")
+#: By the wheel's name, the packages that it holds.
+ROOMS = {"demur": ("proto", "client", "server", "sim"), "demur_device": ("proto", "client")}
+#: What it may take unpacked, bytes.
+LARGEST = {"demur": 3_500_000, "demur_device": 2_000_000}
 BELONGS = ("*.py", "demur_proto/v1/*_pb2*.pyi")
 #: Whatever matches belongs there too, and something must match.
 NEEDED = (
@@ -30,16 +34,13 @@ NEEDED = (
 )
 NEVER = ("*/tests/*", "*/test_*.py", "*/conftest.py")
 #: Of demur, and of the data that come along under others.
-LICENSES = ("LICENSE", "sim/demur_sim/datasets/LICENSES.md")
-METADATA = (
-    *("METADATA", "RECORD", "WHEEL", "entry_points.txt"),
-    *(f"licenses/{name}" for name in LICENSES),
-)
+LICENSES = {
+    "demur": ("LICENSE", "sim/demur_sim/datasets/LICENSES.md"),
+    "demur_device": ("LICENSE",),
+}
+METADATA = ("METADATA", "RECORD", "WHEEL", "entry_points.txt")
 #: What the metadata have to say; the digits are an adaptation of data under the second licence.
-SAYS = (
-    "License-Expression: Apache-2.0 AND CC-BY-SA-3.0",
-    *(f"License-File: {name}" for name in LICENSES),
-)
+LICENSE = {"demur": "Apache-2.0 AND CC-BY-SA-3.0", "demur_device": "Apache-2.0"}
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
@@ -51,28 +52,37 @@ def faults(wheel: Path) -> list[str]:
     """Everything that is wrong with the wheel, one line each."""
     distribution, version = wheel.name.split("-")[:2]
     info = f"{distribution}-{version}.dist-info"
+    rooms, licenses = ROOMS[distribution], LICENSES[distribution]
+    says = [
+        f"License-Expression: {LICENSE[distribution]}",
+        *(f"License-File: {name}" for name in licenses),
+    ]
+    needed = [name for name in NEEDED if name.split("/")[0].removeprefix("demur_") in rooms]
     expected = {f"{info}/{name}" for name in METADATA}
-    for room in ROOMS:
+    expected |= {f"{info}/licenses/{name}" for name in licenses}
+    for room in rooms:
         for path in (ROOT / room / f"demur_{room}").rglob("*"):
             name = path.relative_to(ROOT / room).as_posix()
             if path.is_file() and fits(name, BELONGS + NEEDED):
                 expected.add(name)
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        unpacked = sum(each.file_size for each in archive.infolist())
         held = {name: archive.read(name) for name in names if name.startswith(f"{info}/")}
     said = held.get(f"{info}/METADATA", b"").decode().splitlines()
     other = [
         name
-        for name in LICENSES
+        for name in licenses
         if held.get(f"{info}/licenses/{name}") != (ROOT / name).read_bytes()
     ]
     return [
         *(f"lacks {name}" for name in sorted(expected - names)),
         *(f"holds {name}, which BELONGS does not name" for name in sorted(names - expected)),
         *(f"holds the test {name}" for name in sorted(names) if fits(name, NEVER)),
-        *(f"lacks anything like {n}" for n in NEEDED if not any(fits(x, (n,)) for x in names)),
+        *(f"lacks anything like {n}" for n in needed if not any(fits(x, (n,)) for x in names)),
         *(f"has another {name}" for name in other),
-        *(f"does not say {line!r}" for line in SAYS if line not in said),
+        *(f"does not say {line!r}" for line in says if line not in said),
+        *([f"takes {unpacked:,} bytes unpacked"] if unpacked > LARGEST[distribution] else []),
     ]
 
 

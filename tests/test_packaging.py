@@ -149,6 +149,60 @@ def test_a_module_that_a_base_install_lacks_would_be_noticed(name: str) -> None:
         rooms_reached_on_base_install("demur_client.*", name, rooms=("client", "proto"))
 
 
+@pytest.fixture(scope="module")
+def device_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with nothing but the wheel of a device and what that requires."""
+    folder = tmp_path_factory.mktemp("alone")
+    build = [sys.executable, str(ROOT / ".ci" / "device_wheel.py"), str(folder / "dist")]
+    subprocess.run(build, capture_output=True, check=True)
+    (wheel,) = (folder / "dist").iterdir()
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--no-cache-dir"]
+    subprocess.run([*pip, "install", "--no-index", "--no-deps", str(wheel)], check=True)
+    required = folder / "required"
+    required.mkdir()
+    for name in requirements(BASE):
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}:
+            if top != "__pycache__" and not (required / top).exists():
+                (required / top).symlink_to(Path(str(distribution.locate_file(top))))
+    (site,) = (folder / "venv" / "lib").glob("python3*/site-packages")
+    (site / "required.pth").write_text(f"{required}\n")
+    return folder / "venv" / "bin"
+
+
+def alone(device: Path, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the command of that environment, which knows of no other."""
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(device / "demur"), *arguments],
+        cwd=cwd,
+        env=outside,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_wheel_of_a_device_is_small_and_runs_one(device_alone: Path, tmp_path: Path) -> None:
+    (site,) = (device_alone.parent / "lib").glob("python3*/site-packages")
+    files = [path for path in site.glob("demur_*/**/*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files if path.suffix != ".pyc") < 2_000_000
+    assert not {f"demur_{room}" for room in ("server", "sim")} & set(os.listdir(site))
+
+    made = alone(device_alone, "device", "init", "--folder", "mine", cwd=tmp_path)
+    assert (made.returncode, made.stderr) == (0, "")
+    shown = alone(device_alone, "device", "status", "--folder", "mine", "--json", cwd=tmp_path)
+    assert json.loads(shown.stdout)["studies"] == []
+    unit = alone(device_alone, "device", "unit", "--folder", "mine", cwd=tmp_path)
+    assert f"ExecStart={device_alone / 'demur'} device run" in unit.stdout
+    refused = alone(device_alone, "serve", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "invalid choice: 'serve'" in refused.stderr
+
+
 def test_the_floors_are_the_versions_that_generated_the_bindings() -> None:
     bindings = list((wanted_home("proto") / "demur_proto" / "v1").glob("*_pb2*.py"))
     text = "".join(path.read_text(encoding="utf-8") for path in bindings)

@@ -5,6 +5,7 @@ import re
 import ssl
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from demur_client.ledger.base import Identity, Ledger
 from demur_client.policy import OwnerPolicy
 from demur_client.running import Agent
 from demur_client.sources import DataSource, ExampleSource
-from demur_proto.channels import ClientTls, is_loopback, split_target
+from demur_proto.channels import ClientTls, is_loopback, read_pem, split_target
 from demur_proto.credentials import DeviceCredential
 from demur_proto.errors import AccessError, ParameterError, StateError
 
@@ -31,12 +32,23 @@ def channel_of(
     """A channel to the device's own collector, known by the certificate that was kept.
 
     Raises:
-        AccessError: the policy does not let this certificate vouch.
+        AccessError: the policy does not let this certificate vouch, or the device's own or its key
+            cannot be read.
         ParameterError: plaintext would leave this machine.
     """
     tls = None
     if identity.certificate is not None:
-        tls = ClientTls(ca_file=KEPT, ca=pinned(identity.certificate, policy.certificates))
+        ca = pinned(identity.certificate, policy.certificates)
+        tls = ClientTls(ca_file=KEPT, ca=ca)
+        if identity.own_certificate and identity.own_key:
+            own, key = Path(identity.own_certificate), Path(identity.own_key)
+            tls = replace(
+                tls,
+                certificate_file=own,
+                certificate=read_pem(own),
+                key_file=key,
+                key=read_pem(key),
+            )
     elif policy.certificates:
         raise AccessError(
             "the policy names certificates, and the device was enrolled without one (certificates)"
@@ -85,7 +97,8 @@ async def enrol_device(
         policy: its owner's.
         target: the collector's HOST:PORT.
         token: 32 bytes, from whoever runs the collector.
-        tls: how to know the collector; None for plaintext, on this machine only. Its CA is kept.
+        tls: how to know the collector, and to be known to it; None for plaintext, on this machine
+            only. Its CA is kept, and where the device's own certificate and key are.
 
     Raises:
         StateError: it is enrolled already.
@@ -103,13 +116,19 @@ async def enrol_device(
     if tls is None and not is_loopback(host):
         raise ParameterError("--target", target, "on this machine, unless --ca names a certificate")
     nonce = new_nonce() if known is None or known.nonce is None else known.nonce
-    identity = Identity(target=target, certificate=tls.ca if tls else None, nonce=nonce)
+    own = (tls.certificate_file, tls.key_file) if tls else (None, None)
+    own_certificate, own_key = (str(path.resolve()) if path else None for path in own)
+    identity = Identity(
+        target=target,
+        certificate=tls.ca if tls else None,
+        own_certificate=own_certificate,
+        own_key=own_key,
+        nonce=nonce,
+    )
     async with channel_of(identity, policy) as channel:
         ledger.keep_identity(identity)
         credential = await enrol(channel, token, nonce=nonce)
-    ledger.keep_identity(
-        Identity(target=target, certificate=identity.certificate, credential=credential)
-    )
+    ledger.keep_identity(replace(identity, nonce=None, credential=credential))
     return credential
 
 

@@ -72,6 +72,13 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     enrol.add_argument("--target", required=True, metavar="HOST:PORT", help="its port for devices")
     enrol.add_argument("--token", required=True, type=Path, metavar="FILE", help="with the token")
     enrol.add_argument("--ca", type=Path, metavar="FILE", help="CA that vouches for it, PEM; kept")
+    enrol.add_argument(
+        "--certificate",
+        type=Path,
+        metavar="FILE",
+        help="the device's own, PEM, where its collector asks for one; read at every visit",
+    )
+    enrol.add_argument("--key", type=Path, metavar="FILE", help="its private key; likewise")
     running = verb("run", RUN, run_run)
     running.add_argument("--verbose", action="store_true", help="log every visit and round")
     verb("status", STATUS, run_status)
@@ -120,7 +127,11 @@ def run_enrol(options: argparse.Namespace) -> int:
         raise ParameterError(
             "--token", str(options.token), f"a file with a token ({reason})"
         ) from None
-    tls = ClientTls.read(options.ca) if options.ca else None
+    tls = None
+    if options.ca:
+        tls = ClientTls.read(options.ca, certificate=options.certificate, key=options.key)
+    elif options.certificate or options.key:
+        raise ParameterError("--ca", None, "given with --certificate and --key")
     folder = _folder(options)
     policy, _ = folder.policy()
     with folder.ledger() as ledger:
@@ -243,7 +254,7 @@ def run_unit(options: argparse.Namespace) -> int:
 
     text = (files("demur_client") / "data" / "demur-device.service").read_text(encoding="utf-8")
     beside = shutil.which("demur", path=str(Path(sys.executable).parent))
-    program = _quoted(beside) if beside else f"{_quoted(sys.executable)} -m demur_sim.cli"
+    program = _quoted(beside) if beside else f"{_quoted(sys.executable)} -m demur_client.cli"
     folder, written = _quoted(str(options.folder.resolve())), _folder(options)
     counter = written.counter_path() if written.policy_path.exists() else None
     for word, value in {

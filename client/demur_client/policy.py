@@ -101,7 +101,9 @@ class OwnerPolicy:
     questions: tuple[str, ...] = tuple(QUESTIONS)  #: kinds of round that are answered
     largest_epsilon: float = 4.0  #: of one study, nats, zero-out
     largest_delta: float = 1e-5  #: of one study, and of all together
-    lifetime_epsilon: float = 8.0  #: of all studies ever agreed to, nats, at `largest_delta`
+    lifetime_epsilon: float = 8.0  #: of all studies together, nats, at `largest_delta`
+    """Visibly, of those that the device takes part in, by what they declare (`check_study`); and of
+    those that were forgotten as well, in the ledger, where a refusal does not show (`lifetime_cap`)."""
     smallest_sigma: float = 0.0  #: noise of a Gaussian round in its view, as a multiple of its clip
     largest_round_epsilon: float = 8.0  #: of the mechanism of one histogram, nats
     smallest_cohort: int = 1  #: a study must promise to release no fewer reports
@@ -142,7 +144,8 @@ class OwnerPolicy:
 
         Args:
             study: what a collector proposes.
-            agreed: all studies that the device ever agreed to, but for this one.
+            agreed: all other studies that the device takes part in. It knows no declared ε of those
+                that were forgotten: they count in `lifetime_cap` only.
 
         Raises:
             PolicyError: it is refused, and why.
@@ -211,7 +214,10 @@ class OwnerPolicy:
 
     @property
     def lifetime_cap(self) -> LifetimeCap:
-        """`lifetime_epsilon` as what a ledger holds all studies to, forgotten ones included."""
+        """`lifetime_epsilon` as what a ledger holds all studies to, by what was spent of them.
+
+        Of a study that was forgotten, everything counts as spent that it had declared.
+        """
         rho = conversions.zcdp_rho(self.lifetime_epsilon, delta=self.largest_delta)
         return LifetimeCap(measure=Measure.ZCDP, budget=rho)
 

@@ -20,7 +20,7 @@ from demur_client.policy import OwnerPolicy
 from demur_client.slots import Evaluation
 from demur_client.sources import DataSource, ExampleSource
 from demur_proto.credentials import DeviceCredential
-from demur_proto.errors import AccessError, DemurError, PolicyError
+from demur_proto.errors import AccessError, DemurError, NotFoundError, PolicyError
 from demur_proto.noise import Sampler
 
 FIRST_RETRY_S = 1.0  #: bound of the first wait after something failed
@@ -108,6 +108,7 @@ class Agent:
         """Visit for one study, again and again, until that is of no use for good."""
         backoff, models, evaluation = replace(self._bounds), ModelCache(), Evaluation()
         device: Device | None = None
+        told = ""  # why there is no study yet
         while True:
             await self._until_loud()
             began = time.monotonic()
@@ -131,6 +132,12 @@ class Agent:
                 logger.error("%s", error)
                 self._refusals.append(error)
                 return
+            except NotFoundError as error:
+                if device is not None:
+                    logger.warning("%s", error)
+                elif told != str(error):  # once: it may take days until somebody asks
+                    told = str(error)
+                    logger.info("waits for a study: %s", told)
             except DemurError as error:
                 logger.warning("%s", error)
             finally:

@@ -131,6 +131,9 @@ class RunningState:
         )
 
 
+UNTOLD = RunningState()  #: before the first round of a segment
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class Told:

@@ -82,7 +82,7 @@ async def close_round(
 
     Args:
         target: the collector's analyst port, `HOST:PORT`.
-        round_hash: SHA-256 of the round's definition, 32 bytes.
+        round_hash: SHA-256 of the round's definition, 32 bytes; or its first 8 or more.
         after_reports: how many to wait for.
         timeout_s: how long to wait for them, seconds.
         credential: an analyst's; None where the collector takes questions from anybody.
@@ -136,7 +136,7 @@ async def closed(
                 f"{name} did not get {after_reports} reports within {timeout_s:g} s; it stays open"
             ) from None
     release = Release.of(response.release)
-    if release.round_hash != round_hash:
+    if not release.round_hash.startswith(round_hash):
         raise WireError(f"{PEER} sent the release of another round than the one it closed")
     return release
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Close a round that was left open, for ever, and print its release: one whose reports did not come in time, or
-whose question was interrupted. `demur admin rounds --json` lists rounds with their hashes. A round that is
+whose question was interrupted. `demur admin rounds` lists rounds with their hashes. A round that is
 closed already stays as it is, and its release is printed."""
 
 
@@ -23,7 +23,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("round", metavar="HASH", help="the round's hash, 64 digits")
+    command.add_argument("round", metavar="HASH", help="the round's hash; its first 16 digits do")
     command.add_argument(
         "--reports", type=int, default=0, metavar="N", help="wait for so many first (default: 0)"
     )
@@ -58,7 +58,13 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(release_table(release)))
     else:
-        print(told(f"round {options.round[:16]}", release, histogram=len(release.half_width) > 1))
+        print(
+            told(
+                f"round {release.round_hash.hex()[:16]}",
+                release,
+                histogram=len(release.half_width) > 1,
+            )
+        )
     return 0
 
 
@@ -69,8 +75,8 @@ def _hash_of(text: str) -> bytes:
         round_hash = bytes.fromhex(text)
     except ValueError:
         round_hash = b""
-    if len(round_hash) != 32:
+    if not 8 <= len(round_hash) <= 32:
         raise ParameterError(
-            "round", text, "a hash of 64 digits; `demur admin rounds --json` lists them"
+            "round", text, "a hash, or 16 or more of its digits, as `demur admin rounds` lists them"
         )
     return round_hash

@@ -17,7 +17,7 @@ from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_server.intake import LARGE_BYTES, Intake
 from demur_server.keys import Keys, MemoryKeys
-from demur_server.live import Bell, LiveRound
+from demur_server.live import Bell, LiveRound, find_round
 from demur_server.models import Models
 from demur_server.segments import Segments
 from demur_server.store.base import Counted, KeptRound, Store, Totals
@@ -163,16 +163,16 @@ class Collector:
         """Close a round, for ever, and publish its release; again, the same release.
 
         Args:
-            round_hash: the round.
+            round_hash: the round's, or its beginning; as `find_round`.
             after_reports: wait until this many reports are counted.
 
         Raises:
-            NotFoundError: no such round.
+            NotFoundError, ParameterError: as `find_round`.
         """
-        asking = self._asking(round_hash)
+        asking = find_round(self._by_hash, round_hash)
         while asking.open:
             news = asking.news.next
-            if (await self._store.counted(round_hash)).reports >= after_reports:
+            if (await self._store.counted(asking.asked.hash)).reports >= after_reports:
                 break
             await news.wait()
         async with self._changing:

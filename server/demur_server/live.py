@@ -1,15 +1,19 @@
 """A round as a running collector holds it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import anyio
 
 from demur_proto.definition import Defined
+from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.hmacs import PreparedKey
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.of_round import room_of
 from demur_proto.round import Round
 from demur_proto.study import Study
+
+SHORTEST_HASH = 8  #: bytes, 16 digits, by which a round may be named
 
 
 class Bell:
@@ -64,3 +68,26 @@ class LiveRound:
     def number(self) -> int:
         """The round's number within its study."""
         return self.asked.value.number
+
+
+def find_round(rounds: Mapping[bytes, LiveRound], begins: bytes) -> LiveRound:
+    """The one round whose hash begins with these bytes.
+
+    Args:
+        rounds: all, by their hashes.
+        begins: the hash, or its first `SHORTEST_HASH` bytes or more.
+
+    Raises:
+        NotFoundError: there is none.
+        ParameterError: there are several.
+    """
+    if begins in rounds:
+        return rounds[begins]
+    found = []
+    if len(begins) >= SHORTEST_HASH:
+        found = [each for known, each in rounds.items() if known.startswith(begins)]
+    if not found:
+        raise NotFoundError(f"there is no round {begins.hex()[:16]}")
+    if len(found) > 1:
+        raise ParameterError("round", begins.hex(), f"longer: {len(found)} rounds begin so")
+    return found[0]

@@ -1,6 +1,8 @@
 """`demur device`: a folder, from its making to its end, against a collector in a process of its own."""
 
 import json
+import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -199,6 +201,7 @@ def test_try_shows_the_owner_a_value_or_why_there_is_none(home: Path, demur: Dem
         (["enrol", "--target", "a.example:9", "--token", "token"], 2, "--target"),
         (["enrol", "--target", "127.0.0.1:9", "--token", "token"], 1, "lost the collector"),
         (["enrol", "--target", "127.0.0.1:9", "--token", "token", "--ca", "none"], 1, "none"),
+        (["enrol", "--target", "127.0.0.1:9", "--token", "token", "--key", "k"], 2, "--ca"),
         (["forget", "--study", ""], 1, "begin with ''"),
         (["explain", "--study", ""], 1, "begin with ''"),
         (["status", "--folder", 300 * "a"], 1, "demur device init"),
@@ -263,6 +266,48 @@ def test_the_unit_names_program_folder_and_user_and_nothing_is_left_open(
     assert "User=ada\n" in unit
     for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "LimitCORE=0", "UMask=0077"):
         assert f"{line}\n" in unit
+
+
+def read_unit(text: str) -> dict[str, list[tuple[str, str]]]:
+    """The sections of a unit, with their keys and values in order."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for line in filter(None, text.splitlines()):
+        if line.startswith("["):
+            current = sections.setdefault(line.strip("[]"), [])
+        elif not line.startswith("#"):
+            key, separator, value = line.partition("=")
+            assert separator, line
+            current.append((key, value))
+    return sections
+
+
+def test_the_unit_starts_a_program_that_is_there_with_words_that_it_takes(
+    home: Path, demur: Demur
+) -> None:
+    sections = read_unit(demur("unit", "--user", "ada").out)
+
+    assert list(sections) == ["Unit", "Service", "Install"]
+    assert all(len(dict(pairs)) == len(pairs) for pairs in sections.values())  # no key twice
+    program, *words = dict(sections["Service"])["ExecStart"].split()
+    assert os.access(program, os.X_OK)
+    assert words == ["device", "run", "--folder", str(home.resolve() / "demur-device")]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_finds_nothing_wrong_with_the_unit(home: Path, demur: Demur) -> None:
+    unit = demur("unit", "--user", "root").out
+    said = []
+    for name, text in (("right", unit), ("wrong", unit.replace("LimitCORE", "LimitCOREs"))):
+        path = home / f"demur-{name}.service"
+        path.write_text(text)
+        command = ["systemd-analyze", "verify", "--man=no", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append([line for line in done.stderr.splitlines() if path.name in line])
+
+    assert said[0] == []
+    assert len(said[1]) == 1
+    assert "LimitCOREs" in said[1][0]
 
 
 def test_certificates_outside_the_policy_may_not_vouch() -> None:

@@ -266,8 +266,9 @@ def test_what_was_forgotten_is_nowhere_in_the_folder(tmp_path: Path) -> None:
         ledger.seal(asked, maker(ledger, asked, 12345), note="my own words")
         assert IDENTITY.credential is not None
         traces = [
-            *(b"my own words", STUDY.definition.hex().encode(), asked.hash.hex().encode()),
-            *(str(12345 * asked.value.weight).encode(), IDENTITY.credential.secret.hex().encode()),
+            *(b"my own words", STUDY.definition.hex().encode(), asked.hash, asked.definition),
+            (12345 * asked.value.weight).to_bytes(8, "big"),
+            IDENTITY.credential.secret.hex().encode(),
             *(each.words for each in ledger.unsettled(STUDY.hash)),
         ]
 

@@ -19,7 +19,7 @@ from ledger_model import STUDIES, Event, Model, differences, modelled
 
 FRAME = 24 + 4096  #: of SQLite's log: a header and a page
 HEADER = 32  #: of the log
-STRIDE = 3  #: as many steps from one kill to the next in the suite; long tests take every step
+STRIDE = 2  #: as many steps from one kill to the next in the suite; long tests take every step
 SUITE_POINTS = 60
 LONG_POINTS = 500
 

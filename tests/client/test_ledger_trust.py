@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sqlite3
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from ledger_kit import FULL, answer, ask, quick_folder, spent_of, study_of
 
 STUDY = study_of()
 SECRET = bytes(range(32))
+CHARGE, CHARGE_AT = struct.Struct(">q"), 4 + 32 + 32 + 16 + 32  #: after number, hashes and id
 
 
 class Home:
@@ -280,11 +282,21 @@ def other_words(home: Home) -> None:
     home.path.write_text("this is no database " * 1000)
 
 
+def lower_charge(home: Home) -> None:
+    connection = sqlite3.connect(home.path, isolation_level=None)
+    (body,) = connection.execute("SELECT body FROM changes WHERE kind = 'charged'").fetchone()
+    charge = CHARGE.unpack_from(body, CHARGE_AT)[0]
+    assert charge > 0
+    body = body[:CHARGE_AT] + CHARGE.pack(charge - 1) + body[CHARGE_AT + CHARGE.size :]
+    connection.execute("UPDATE changes SET body = ? WHERE kind = 'charged'", (body,))
+    connection.close()
+
+
 DAMAGES = [
     other_words,
-    *map(change_at, (b"SQLite format 3", b'"secret"', b'"definition"', b'"charge"', b"charged")),
+    *map(change_at, (b"SQLite format 3", b'"secret"', b'"definition"', b"charged")),
     *map(cut_off, (0.01, 0.4, 0.9)),
-    execute("UPDATE changes SET body = replace(body, '\"charge\":1', '\"charge\":0')"),
+    lower_charge,
     execute("DELETE FROM changes WHERE number = (SELECT max(number) - 1 FROM changes)"),
     execute("UPDATE changes SET kind='emptied', salt=NULL, body=NULL WHERE kind='charged'"),
     execute("UPDATE changes SET salt = NULL WHERE number = 3"),
@@ -431,6 +443,13 @@ def write_version_1(path: Path) -> None:
         *(b"\x1a\x04", words),
     )
     report = b"".join(sealed)
+    cost = 5 * ask(STUDY, 1).value.weight
+    amounts = (cost, cost, 0, 0, 0, 1_700_000_000_000)
+    charged = (
+        *((1).to_bytes(4, "big"), STUDY.hash, round_hash, bytes(16)),
+        *(hashlib.sha256(report).digest(), b"".join(each.to_bytes(8, "big") for each in amounts)),
+        *(b"\x01", bytes(240), ask(STUDY, 1).definition),
+    )
     bodies: list[tuple[str, dict[str, object]]] = [
         ("made", {"secret": SECRET.hex(), "start": bytes(32).hex(), "doubt": ""}),
         (
@@ -445,28 +464,6 @@ def write_version_1(path: Path) -> None:
             },
         ),
         ("agreed", {"definition": STUDY.definition.hex()}),
-        (
-            "charged",
-            {
-                "study_hash": STUDY.hash.hex(),
-                "number": 1,
-                "round_hash": round_hash.hex(),
-                "definition": ask(STUDY, 1).definition.hex(),
-                "report_id": bytes(16).hex(),
-                "report_digest": hashlib.sha256(report).hexdigest(),
-                "charge": 5 * ask(STUDY, 1).value.weight,
-                "wanted": 5 * ask(STUDY, 1).value.weight,
-                "given": True,
-                "shrunk": False,
-                "refused": False,
-                "covered": False,
-                "change": None,
-                "planned": 0,
-                "held": 0,
-                "at_unix_ms": 1_700_000_000_000,
-                "note": "",
-            },
-        ),
     ]
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(
@@ -474,8 +471,10 @@ def write_version_1(path: Path) -> None:
         " body BLOB, cover BLOB NOT NULL, link BLOB NOT NULL, sealed BLOB)"
     )
     link = bytes(32)
-    for number, (kind, fields) in enumerate(bodies, start=1):
-        salt, body = bytes([number]) * 16, json.dumps(fields).encode()
+    written = [(kind, json.dumps(fields).encode()) for kind, fields in bodies]
+    written.append(("charged", b"".join(charged)))
+    for number, (kind, body) in enumerate(written, start=1):
+        salt = bytes([number]) * 16
         cover = hashlib.sha256(salt + kind.encode() + b"\0" + body).digest()
         chained = b"demur.ledger.v1\0" + link + number.to_bytes(8, "big") + cover
         link = hashlib.sha256(chained).digest()

@@ -124,6 +124,27 @@ async def test_it_waits_for_a_collector_and_outlives_the_next_one(ledger_path: P
     assert line.opened > 3
 
 
+async def test_until_there_is_a_study_it_says_once_that_it_waits(
+    ledger_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "demur_client")
+    study, line, collector = a_study(), Line(), await with_studies()
+
+    with LedgerFile(ledger_path) as ledger:
+        async with line.to(collector), going_on(an_agent(ledger, line)):
+            while line.opened < 4:  # noqa: ASYNC110  nothing tells
+                await anyio.sleep(0.01)
+            await collector.create_study(study.definition)
+            while not ledger.studies():  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+
+    said = [(each.levelname, each.message) for each in caplog.records if "stud" in each.message]
+    assert said == [
+        ("INFO", "waits for a study: there is no study yet; a first question makes one"),
+        ("INFO", f"takes part in study 'one', {study.hash.hex()}"),
+    ]
+
+
 async def test_it_goes_on_where_an_earlier_process_ended_with_the_same_bytes(
     ledger_path: Path,
 ) -> None:

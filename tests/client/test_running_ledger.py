@@ -159,7 +159,7 @@ def check_killed(folder: Path, *, stride: int) -> int:
 
 
 def test_a_device_that_is_killed_in_the_middle_of_a_segment_goes_on_exactly(quick: Path) -> None:
-    assert check_killed(quick, stride=4) >= 20
+    assert check_killed(quick, stride=3) >= 20
 
 
 @pytest.mark.long
@@ -415,7 +415,9 @@ def test_a_ledger_in_doubt_goes_on_with_cover_and_takes_all_studies_for_covered(
         word_of(a_device(other, ledger), sum_of(other, 1), 1)
         assert not a_device(main, ledger).ever_covered
     content = (quick / "ledger").read_bytes()
-    (quick / "ledger").write_bytes(content.replace(b'"planned"', b'"Planned"'))
+    assert rounds[0].definition in content
+    lost = content.replace(rounds[0].definition, bytes(len(rounds[0].definition)))
+    (quick / "ledger").write_bytes(lost)
 
     with LedgerFile(quick / "ledger") as ledger:
         devices = [a_device(each, ledger) for each in (main, other)]

@@ -63,18 +63,24 @@ class Answered:
 class Identity:
     """Whom a device belongs to: its collector, and how it is known there.
 
+    Of the device's own certificate the paths are kept: such files are renewed.
+
     Raises:
-        ParameterError: the nonce is not 16 bytes.
+        ParameterError: the nonce is not 16 bytes, or a certificate comes without its key.
     """
 
     target: str  #: the collector's HOST:PORT
     certificate: bytes | None = None  #: PEM, the only one that the collector may show; or None
+    own_certificate: str | None = None  #: path of the device's own, PEM, where its collector asks
+    own_key: str | None = None  #: path of its private key
     nonce: bytes | None = field(default=None, repr=False)  #: kept before enrolment
     credential: DeviceCredential | None = field(default=None, repr=False)  #: kept after it
 
     def __post_init__(self) -> None:
         if self.nonce is not None and len(self.nonce) != NONCE_BYTES:
             raise ParameterError("nonce", f"{len(self.nonce)} bytes", f"{NONCE_BYTES} bytes")
+        if (self.own_certificate is None) != (self.own_key is None):
+            raise ParameterError("own_certificate and own_key", "one of them", "both, or neither")
 
 
 class Ledger(Protocol):

@@ -7,15 +7,15 @@ from demur_client.ledger.base import Answered, Identity, Settled
 from demur_client.ledger.changes import (
     Agreed,
     Change,
-    Charged,
     Doubted,
     Dropped,
     Forgot,
     Identified,
     Made,
 )
+from demur_client.ledger.charged import Charged
 from demur_client.ledger.purse import Declared, LifetimeCap, Purse
-from demur_client.running_state import RunningState, first_round_of
+from demur_client.running_state import UNTOLD, RunningState, first_round_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.round import Round
 from demur_proto.study import Policy, Study
@@ -150,7 +150,7 @@ class Book:
         caps = [
             (cap, sum(cap.units(each.declared, each.taken) for each in others)) for cap in self.caps
         ]
-        running = member.segments.get(first_round_of(asked) or 0, RunningState())
+        running = member.segments.get(first_round_of(asked) or 0, UNTOLD)
         if self.doubt:  # the words of what was taken up may have been sent already: none goes on
             running = RunningState(last=running.last)
         spent = member.declared.budget_units - self.remaining(member)
@@ -174,11 +174,12 @@ class Book:
             raise ValueError("an answer in no study")
         if change.number in member.entries or change.report_id in self._owners:
             raise ValueError("an answer twice")
-        segments = dict(member.segments)
+        segments = member.segments
         if change.change is not None:
+            segments = dict(segments)
             asked = read_round(change.definition, study=member.study).value
             first_round = first_round_of(asked) or 0
-            before = segments.get(first_round, RunningState())
+            before = segments.get(first_round, UNTOLD)
             segments[first_round] = before.after(
                 asked, change=change.change, planned=change.planned
             )

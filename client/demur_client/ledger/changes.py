@@ -1,4 +1,7 @@
-"""What can happen to a ledger, and how that is written down: as JSON, bytes in hexadecimal."""
+"""What can happen to a ledger, and how that is written down.
+
+As JSON, bytes in hexadecimal; but for an answer, which `charged.py` writes.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from demur_client.ledger.base import Identity, Settled
+from demur_client.ledger.charged import Charged, read_charged, write_charged
 from demur_client.ledger.purse import Declared
 from demur_proto.credentials import DeviceCredential
 from demur_proto.study import Measure
@@ -25,29 +29,6 @@ class Agreed:
     """The device takes part in a study."""
 
     definition: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Charged:
-    """A round was answered: the charge, and the digest of the sealed report."""
-
-    study_hash: bytes
-    number: int
-    round_hash: bytes
-    definition: bytes  #: of the round
-    report_id: bytes
-    report_digest: bytes  #: SHA-256 of the sealed bytes
-    charge: int
-    wanted: int
-    given: bool
-    shrunk: bool
-    refused: bool  #: whether the study's filter has now ever refused or shrunk an answer
-    covered: bool  #: less is in the report than the owner's value, for whatever reason
-    change: int | None  #: of a running count, what was taken up; None in other rounds
-    planned: int  #: energy of the words of its segment that are still to come, grid steps²
-    held: int  #: for words to come in all segments of the study, units
-    at_unix_ms: int
-    note: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -90,6 +71,8 @@ def write_change(change: Change) -> tuple[str, bytes]:
     >>> write_change(Doubted(doubt="old"))
     ('doubted', b'{"doubt":"old"}')
     """
+    if isinstance(change, Charged):
+        return "charged", write_charged(change)
     return type(change).__name__.lower(), _ENCODER.encode(_fields(change)).encode()
 
 
@@ -99,6 +82,8 @@ def read_change(kind: str, body: bytes) -> Change:
     Raises:
         ValueError: it is none.
     """
+    if kind == "charged":
+        return read_charged(body)
     try:
         return _READERS[kind](json.loads(body))
     except (KeyError, TypeError, AttributeError) as error:
@@ -121,28 +106,6 @@ def _plain(value: Any) -> Any:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
-def _charged(fields: Mapping[str, Any]) -> Charged:
-    held: dict[str, Any] = {
-        name: bytes.fromhex(fields[name])
-        for name in ("study_hash", "round_hash", "definition", "report_id", "report_digest")
-    }
-    return Charged(
-        **held,
-        number=int(fields["number"]),
-        charge=int(fields["charge"]),
-        wanted=int(fields["wanted"]),
-        given=bool(fields["given"]),
-        shrunk=bool(fields["shrunk"]),
-        refused=bool(fields["refused"]),
-        covered=bool(fields["covered"]),
-        change=None if fields["change"] is None else int(fields["change"]),
-        planned=int(fields["planned"]),
-        held=int(fields["held"]),
-        at_unix_ms=int(fields["at_unix_ms"]),
-        note=str(fields["note"]),
-    )
-
-
 def _forgot(fields: Mapping[str, Any]) -> Forgot:
     return Forgot(
         studies=_spent(fields["studies"]),
@@ -159,6 +122,8 @@ def _identity(fields: Mapping[str, Any]) -> Identity:
     return Identity(
         target=str(fields["target"]),
         certificate=held("certificate"),
+        own_certificate=fields.get("own_certificate"),
+        own_key=fields.get("own_key"),
         nonce=held("nonce"),
         credential=None
         if credential is None
@@ -189,7 +154,6 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Change]] = {
         doubt=str(fields["doubt"]),
     ),
     "agreed": lambda fields: Agreed(definition=bytes.fromhex(fields["definition"])),
-    "charged": _charged,
     "dropped": lambda fields: Dropped(
         report_id=bytes.fromhex(fields["report_id"]), how=Settled(fields["how"])
     ),

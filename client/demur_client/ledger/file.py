@@ -1,7 +1,7 @@
 """The ledger of a deployed device: one SQLite file, whose every change is a transaction on the disk."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, final
@@ -101,8 +101,8 @@ class LedgerFile(KeptLedger):
         change: Change,
         *,
         sealed: bytes | None = None,
-        dropped: Iterable[int] = (),
-        erased: Iterable[int] = (),
+        dropped: Sequence[int] = (),
+        erased: Sequence[int] = (),
     ) -> None:
         connection, row = self._connection, row_of(change, after=self._head)
         self._failed = True  # until it is known that it is not

@@ -5,11 +5,12 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from demur_client.ledger.base import Answered, Identity, Sealed, Settled
 from demur_client.ledger.book import Book, Entry, Membership, history_of
-from demur_client.ledger.changes import Agreed, Change, Charged, Dropped, Forgot, Identified
+from demur_client.ledger.changes import Agreed, Change, Dropped, Forgot, Identified
+from demur_client.ledger.charged import Charged, fitting_note
 from demur_client.ledger.purse import Declared, Purse
 from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError, ParameterError, StateError
@@ -18,7 +19,6 @@ from demur_proto.study import Study
 from demur_proto.v1.report_pb2 import Report
 
 SECRET_BYTES = 32
-LONGEST_NOTE = 500  #: characters
 
 
 def secret_of(given: bytes | None) -> bytes:
@@ -57,8 +57,8 @@ class KeptLedger(ABC):
         change: Change,
         *,
         sealed: bytes | None = None,
-        dropped: Iterable[int] = (),
-        erased: Iterable[int] = (),
+        dropped: Sequence[int] = (),
+        erased: Sequence[int] = (),
     ) -> None:
         """Keep a change for good, all of it or nothing, and add it to the book.
 
@@ -202,7 +202,7 @@ class KeptLedger(ABC):
                     planned=0 if purse.told is None else purse.told.state.planned,
                     held=member.held + purse.newly_held,
                     at_unix_ms=time.time_ns() // 1_000_000,
-                    note=note[:LONGEST_NOTE],
+                    note=fitting_note(note) if note else note,
                 ),
                 sealed=sealed,
             )

@@ -1,6 +1,6 @@
 """Looking into the ledger of a device that may be running, for its owner."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
@@ -69,8 +69,8 @@ class LedgerCopy(KeptLedger):
         change: Change,
         *,
         sealed: bytes | None = None,
-        dropped: Iterable[int] = (),
-        erased: Iterable[int] = (),
+        dropped: Sequence[int] = (),
+        erased: Sequence[int] = (),
     ) -> None:
         raise StateError("this is a copy of a ledger, which cannot be changed")
 

@@ -1,6 +1,6 @@
 """A ledger that lasts as long as its process: for simulations and tests."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
 from demur_client.ledger.book import Book, Entry
@@ -38,8 +38,8 @@ class MemoryLedger(KeptLedger):
         change: Change,
         *,
         sealed: bytes | None = None,
-        dropped: Iterable[int] = (),
-        erased: Iterable[int] = (),
+        dropped: Sequence[int] = (),
+        erased: Sequence[int] = (),
     ) -> None:
         at = self._number + 1
         self._book.apply(at, change)

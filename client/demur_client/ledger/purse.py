@@ -1,15 +1,13 @@
 """The filters that an answer has to pass: its study's, and the caps over all studies together."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import final
 
 from demur_client.charges import HIDDEN
 from demur_client.commitment import projected
 from demur_client.filters import Filter, spend_all
-from demur_client.running_state import RunningState, Told
+from demur_client.running_state import UNTOLD, RunningState, Told
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.grid import GRAIN, UNITS_LIMIT
@@ -83,7 +81,8 @@ class LifetimeCap:
             raise ParameterError("spent", HIDDEN, "an integer >= 0")
         if spent and not self.measures(study):
             return GRAIN + 1
-        return math.ceil(GRAIN * spent * self._share(study))
+        part, whole = self._share(study)
+        return -(-GRAIN * spent * part // whole)
 
     def room(self, study: Declared, *, taken: int) -> int:
         """How many units of the study's budget fit beside what others have taken. Secret.
@@ -97,15 +96,20 @@ class LifetimeCap:
             raise ParameterError("taken", HIDDEN, "an integer >= 0")
         if taken >= GRAIN or not self.measures(study):
             return 0
-        return math.floor(Fraction(GRAIN - taken, GRAIN) / self._share(study))
+        part, whole = self._share(study)
+        return (GRAIN - taken) * whole // (GRAIN * part)
 
-    def _share(self, study: Declared) -> Fraction:
-        """What part of the cap one unit of the study's budget is."""
-        mine, theirs = (
-            (Fraction(budget) ** 2 / 2 if measure is Measure.GDP else Fraction(budget))
-            for measure, budget in ((self.measure, self.budget), (study.measure, study.budget))
-        )  # both as zCDP
-        return theirs / study.budget_units / mine
+    def _share(self, study: Declared) -> tuple[int, int]:
+        """What part of the cap one unit of the study's budget is: a fraction, above and below."""
+        mine, below_mine = _as_zcdp(self.measure, self.budget)
+        theirs, below_theirs = _as_zcdp(study.measure, study.budget)
+        return theirs * below_mine, below_theirs * study.budget_units * mine
+
+
+def _as_zcdp(measure: Measure, budget: float) -> tuple[int, int]:
+    """A budget in zCDP, exactly: a fraction, above and below. Every answer needs it: no `Fraction`."""
+    above, below = budget.as_integer_ratio()
+    return (above**2, 2 * below**2) if measure is Measure.GDP else (above, below)
 
 
 @final
@@ -118,16 +122,16 @@ class Purse:
     Args:
         study: the filter of the answer's study.
         caps: of the study's units, what fits under each lifetime cap.
-        running: where a running count stands; None for other answers.
+        running: where a running count stands; untold for other answers.
     """
 
     def __init__(
-        self, study: Filter, caps: Sequence[Filter] = (), *, running: RunningState | None = None
+        self, study: Filter, caps: Sequence[Filter] = (), *, running: RunningState = UNTOLD
     ) -> None:
         self._study = study
         self._caps = tuple(caps)
         self._before = study.remaining_units
-        self.running = running or RunningState()  #: secret, but for its last round
+        self.running = running  #: secret, but for its last round
         self.wanted = 0  #: what the answer would take of what was left, units; secret
         self.given: bool | None = None  #: whether it could be paid; None before; secret
         self.shrunk = False  #: secret
@@ -143,7 +147,7 @@ class Purse:
         spent: int,
         refused: bool,
         caps: Iterable[tuple[LifetimeCap, int]] = (),
-        running: RunningState | None = None,
+        running: RunningState = UNTOLD,
     ) -> "Purse":
         """The purse for the next answer in a study.
 

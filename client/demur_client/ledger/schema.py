@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -181,8 +181,8 @@ def keep_row(
     row: Row,
     *,
     sealed: bytes | None,
-    dropped: Iterable[int],
-    erased: Iterable[int],
+    dropped: Sequence[int],
+    erased: Sequence[int],
 ) -> None:
     """Add one, and leave of others no more than is wanted; all of it for good, or nothing.
 
@@ -193,6 +193,9 @@ def keep_row(
         dropped: numbers of rows whose reports nobody wants.
         erased: numbers of rows of which only the chain needs something.
     """
+    if not (dropped or erased):
+        add_row(connection, row, sealed)  # a transaction of its own
+        return
     with changing(connection):
         add_row(connection, row, sealed)
         for number in dropped:

@@ -302,7 +302,7 @@ class CloseRoundRequest(_message.Message):
     ROUND_HASH_FIELD_NUMBER: _builtins.int
     AFTER_REPORTS_FIELD_NUMBER: _builtins.int
     round_hash: _builtins.bytes
-    """SHA-256, 32 bytes."""
+    """SHA-256, 32 bytes; or its first 8 or more, where no other round's begins so."""
     after_reports: _builtins.int
     """Wait until this many reports are counted, then close; 0 closes at once. When the caller stops
     waiting, the round stays open.
