@@ -61,8 +61,10 @@ def keys_of(kind: type[Scenario | Data]) -> set[str]:
 def flat(scenario: Scenario) -> dict[str, Any]:
     """Dotted keys to values."""
     table = dataclasses.asdict(scenario)
-    data = table.pop("data")
-    return {**table, **{f"data.{key}": value for key, value in data.items()}}
+    inner = {name: table.pop(name) for name in ("data", "presence")}
+    for name, values in inner.items():
+        table |= {f"{name}.{key}": value for key, value in values.items()}
+    return table
 
 
 # ---- values ----------------------------------------------------------------------------------
