@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
 
@@ -252,15 +252,12 @@ class Plan:
             "wall_s": time.monotonic() - started,
         }
 
-    def enrolled(self) -> list[Flags | None]:
+    def enrolled(self) -> Iterator[Flags | None]:
         """Who is enrolled in each round [devices]; None for everybody."""
-        if self.turnout.presence.all_take_part:
-            return [None] * len(self.questions)
-        blocks = self.turnout.blocks(self.people.devices)
-        return [
-            np.concatenate([block.enrolled(number) for block in blocks])
-            for number in range(1, len(self.questions) + 1)
-        ]
+        whole = self.turnout.presence.all_take_part
+        blocks = [] if whole else self.turnout.blocks(self.people.devices)
+        for number in range(1, len(self.questions) + 1):
+            yield None if whole else np.concatenate([block.enrolled(number) for block in blocks])
 
     @property
     def _workers(self) -> int:

@@ -110,10 +110,12 @@ class RunningBlock:
             it is [n]. Simulator's truth.
         """
         wanted, whole = changes_wanted(values, told=self.told, bound=step.query.bound)
-        away: Flags = np.ones_like(whole)
-        away[here] = False
-        moved = (wanted != 0) & ~away
-        whole |= away
+        moved = wanted != 0
+        away = None if isinstance(here, slice) else np.ones_like(whole)
+        if away is not None:
+            away[here] = False
+            moved &= ~away
+            whole |= away
         who = np.flatnonzero(moved)  # for all others nothing is to be decided
         change = wanted[who]
         if step.query.admission is Admission.COMMIT and who.size:
@@ -136,7 +138,8 @@ class RunningBlock:
         if step.query.admission is Admission.COMMIT:
             self.planned -= squares
             return words[:, None], np.ones_like(whole), whole
-        squares[away] = 0
+        if away is not None:
+            squares[away] = 0
         given, _, _ = decide(
             charge_units(squares, weight=step.weight, budget_units=budget_units),
             remaining=remaining,

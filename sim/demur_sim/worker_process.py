@@ -188,7 +188,7 @@ class _Gateway:
         self._frames: dict[int, _Sent] = {}
         self._again: list[_Sent] = []  # to be sent again, in vain so far
         self._next_frame = 1
-        self._late: list[_Batch] = []  # of the last round
+        self._late: list[_Batch] = []  # of the last round; sent when the next one opens, or never
         self._news = anyio.Event()
 
     async def run(self, call: Call) -> None:

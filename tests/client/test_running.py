@@ -16,7 +16,7 @@ from demur_client import running
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.ledger.file import LedgerFile
-from demur_client.policy import OwnerPolicy, QuietHours
+from demur_client.policy import OwnerPolicy, QuietHours, epsilon_together
 from demur_client.running import Agent
 from demur_client.sources import FunctionSource
 from demur_proto.asking import next_round
@@ -254,6 +254,41 @@ async def test_refusing_every_study_is_one_clear_line_and_reads_no_data(
                 await agent.run()
 
         assert ledger.studies() == []
+
+
+@pytest.mark.parametrize("spends", [1.0, 0.0])
+async def test_the_window_that_would_pass_the_lifetime_cap_is_refused_whatever_was_spent(
+    ledger_path: Path, spends: float
+) -> None:
+    """By what the windows declare, which is public: whoever spent nothing says the same."""
+    windows, line = [a_study(f"window {number}") for number in (1, 2, 3)], Line()
+    collector = await with_studies(*windows)
+    lifetime = epsilon_together([study.value for study in windows[:2]], delta=1e-5)
+    source, said = FunctionSource({"x": lambda parameters: spends}), []
+    for study in windows:  # one after the other, as on their schedule; the device restarts between
+        policy = OwnerPolicy(
+            shortest_slot_ms=0, studies=(study.hash,), lifetime_epsilon=lifetime, largest_delta=1e-5
+        )
+        asked = await collector.open_round(asking(study, 1).definition)
+        with LedgerFile(ledger_path) as ledger:
+            agent = an_agent(ledger, line, policy=policy, source=source)
+            async with line.to(collector):
+                if study is not windows[2]:
+                    async with going_on(agent):
+                        await counted(collector, asked)
+                    continue
+                with anyio.fail_after(DEADLINE_S), pytest.raises(PolicyError) as caught:
+                    await agent.run()
+                said.append(str(caught.value))
+            assert [each.value.name for each in ledger.studies()] == ["window 1", "window 2"]
+            left = [ledger.remaining_units(each.hash) for each in windows[:2]]
+            assert (max(left) < study.value.budget_units) == (spends > 0)
+
+    (one,) = said
+    assert one.startswith(
+        "study 'window 3' is refused by this device's policy: with the 2 studies "
+    )
+    assert one.endswith("epsilon would be 1.7393 at delta 1e-05, above 1.3922 (lifetime_epsilon)")
 
 
 async def test_a_study_that_was_forgotten_is_never_taken_up_again(ledger_path: Path) -> None:

@@ -20,7 +20,6 @@ from demur_sim.scenario_people import population_of
 
 OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
 OF_COUNTS = {"factorisation", "admission", "halts"}
-OF_LIVES = {"window", "presence"}  # nobody comes or goes in what is shipped
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 OF_HISTOGRAM_FILES = {"histogram"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
@@ -57,8 +56,10 @@ def keys_of(kind: type[Scenario | Data]) -> set[str]:
 def flat(scenario: Scenario) -> dict[str, Any]:
     """Dotted keys to values."""
     table = dataclasses.asdict(scenario)
-    data = table.pop("data")
-    return {**table, **{f"data.{key}": value for key, value in data.items()}}
+    inner = {name: table.pop(name) for name in ("data", "presence")}
+    for name, values in inner.items():
+        table |= {f"{name}.{key}": value for key, value in values.items()}
+    return table
 
 
 # ---- values ----------------------------------------------------------------------------------
@@ -262,10 +263,7 @@ def test_the_cdnow_scenario_says_everything_and_says_the_defaults() -> None:
     file = Path(demur_sim.scenario.__file__).parent / "scenarios" / "cdnow.toml"
     scenario = load_scenario("cdnow")
 
-    assert (
-        tomllib.loads(file.read_text()).keys()
-        == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS - OF_LIVES
-    )
+    assert tomllib.loads(file.read_text()).keys() == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS
     assert scenario == Scenario(
         name="cdnow",
         title="CD buyers, day by day",
@@ -280,7 +278,7 @@ def test_the_telemetry_scenario_says_everything_that_a_histogram_can_say() -> No
     table = tomllib.loads(file.read_text())
     scenario = load_scenario("telemetry")
 
-    assert table.keys() == keys_of(Scenario) - OF_SUMS - OF_COUNTS - OF_LIVES
+    assert table.keys() == keys_of(Scenario) - OF_SUMS - OF_COUNTS
     assert table["data"].keys() == OF_MADE_UP_PEOPLE
     assert (scenario.categories, scenario.data.devices, scenario.data.periods) == (64, 10**6, 100)
     assert (scenario.mechanism, scenario.beside) == ("oue", "hadamard")
@@ -294,7 +292,7 @@ def test_the_states_scenario_says_everything_that_a_running_count_can_say() -> N
     scenario = load_scenario("states")
 
     unsaid = OF_HISTOGRAMS | {"mechanism", "clip", "on_grid"}
-    assert table.keys() == keys_of(Scenario) - unsaid - OF_LIVES
+    assert table.keys() == keys_of(Scenario) - unsaid
     assert table["data"].keys() == OF_MADE_UP_PEOPLE
     assert (scenario.data.devices, scenario.data.periods) == (10**6, 1024)
     assert (scenario.view, scenario.budget, scenario.halts) == (View.LOCAL, 4, 0.0)
@@ -338,7 +336,7 @@ def test_the_example_in_the_docs_is_a_scenario_that_says_everything(folder: Path
     people = population_of(scenario)
 
     table = tomllib.loads(example)
-    assert table.keys() == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS - OF_LIVES
+    assert table.keys() == keys_of(Scenario) - OF_HISTOGRAMS - OF_COUNTS
     assert table["data"].keys() == keys_of(Data) - OF_MADE_UP_PEOPLE - OF_HISTOGRAM_FILES
     assert people.periods == 365
     assert sum(totals(people, "amount_at_least", threshold=30.0)) == 1
