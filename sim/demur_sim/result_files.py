@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 from demur_proto.errors import DataError
 from demur_proto.everyone import EveryoneInterval
 from demur_proto.release import Withheld
+from demur_sim.beside import Beside
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
 from demur_sim.running_results import RunningResult
 
 NUMBERS = ("estimate", "standard_error", "low", "high")
+BESIDE = "beside.csv"  #: only where there are other designs
 TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
 
 
@@ -29,18 +31,24 @@ def save(result: Result, folder: Path) -> None:
     Raises:
         DataError: a file cannot be written.
     """
+    others = _beside(result)
+    more = {BESIDE: lambda path: _write_beside(result, others, path)} if others else {}
     write_files(
         {
             "releases.csv": lambda path: _write_releases(result, path),
+            **more,
             "study.json": lambda path: write_json(_study_json(result), path),
             "plot.png": lambda path: _draw(result, path),
             "summary.json": lambda path: write_json(result.summary(), path),
         },
         folder,
+        gone=() if others else (BESIDE,),
     )
 
 
-def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> None:
+def write_files(
+    files: Mapping[str, Callable[[Path], object]], folder: Path, *, gone: Collection[str] = ()
+) -> None:
     """Write a run's files: all aside, then each renamed, in this order and `summary.json` last.
 
     A folder without `summary.json` holds no whole result. An earlier result stays whole while the
@@ -50,6 +58,7 @@ def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> 
     Args:
         files: how to write each, by name.
         folder: made if need be.
+        gone: files that another run may have left and this one does not have.
 
     Raises:
         DataError: a file cannot be written.
@@ -60,7 +69,8 @@ def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> 
             for name, write in files.items():
                 write(Path(aside) / name)
             with _alone_in(folder):
-                (folder / "summary.json").unlink(missing_ok=True)
+                for name in ("summary.json", *gone):
+                    (folder / name).unlink(missing_ok=True)
                 for name in files:
                     (Path(aside) / name).replace(folder / name)
     except OSError as error:
@@ -122,6 +132,21 @@ def _write_releases(result: Result, path: Path) -> None:
                 numbers = _numbers(result, row, coordinate)
                 both = _bounds(bounds[row]) if bounds else []
                 rows.writerow([release.number, coordinate, *counted, total, *numbers, *both])
+
+
+def _beside(result: Result) -> Sequence[Beside]:
+    """The other designs of a run that may have some."""
+    return result.beside if isinstance(result, LinearResult | RunningResult) else ()
+
+
+def _write_beside(result: Result, others: Sequence[Beside], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["number", "design", "estimate", "standard_error", TRUTHS[1]])
+        for row, release in enumerate(result.releases):
+            for each in others:
+                numbers = (each.estimates[row], each.standard_errors[row], result.truth[row, 0])
+                rows.writerow([release.number, each.name, *numbers])
 
 
 def _numbers(result: Result, row: int, column: int) -> list[object]:

@@ -16,6 +16,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import Study
+from demur_sim.beside import Beside, Candidates, candidates_of, simulate_beside
 from demur_sim.counting_design import design_counting, halts_segment
 from demur_sim.histogram_results import HistogramResult, query_of
 from demur_sim.linear_results import LinearResult
@@ -99,6 +100,8 @@ async def run_scenario(
     people = population_of(scenario) if population is None else population
     check_integer("rounds", scenario.rounds, 0, people.periods)
     rounds = scenario.rounds or people.periods
+    histogram = scenario.kind is Kind.HISTOGRAM
+    others = {} if histogram else candidates_of(scenario, rounds=rounds)
     plan = _Plan(
         people=people,
         questions=tuple(question(scenario, period) for period in range(1, rounds + 1)),
@@ -108,13 +111,13 @@ async def run_scenario(
         collector_port=collector_port,
         record=record,
         progress=progress,
-        studies=2 if scenario.beside else 1,
+        studies=1 + len(others) if others else 1 + bool(scenario.beside),
     )
-    if scenario.kind is Kind.LINEAR:
-        return await _sums(scenario, plan, started=started)
-    if scenario.kind is Kind.PREFIX:
-        return await _running(scenario, plan, started=started)
-    return await _counts(scenario, plan, started=started)
+    if histogram:
+        return await _counts(scenario, plan, started=started)
+    asked = _sums if scenario.kind is Kind.LINEAR else _running
+    result = await asked(scenario, plan, started=started)
+    return replace(result, beside=await plan.simulate_beside(others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -186,6 +189,24 @@ class _Plan:
             "aftermath": aftermath,
             "wall_s": time.monotonic() - started,
         }
+
+    async def simulate_beside(self, candidates: Candidates) -> tuple[Beside, ...]:
+        """Other designs for the same people, once they have been asked everything."""
+
+        def done(designs: float) -> None:
+            if self.progress:
+                rounds = int((1 + designs) * len(self.questions))
+                every = self.studies * len(self.questions)
+                self.progress(rounds, every, rounds * self.people.devices)
+
+        return await simulate_beside(
+            candidates,
+            self.people,
+            self.questions,
+            seed=self.seed,
+            threads=hands(self.workers),
+            progress=done,
+        )
 
     @property
     def _workers(self) -> int:
