@@ -49,6 +49,7 @@ class Beside:
     Simulator's truth, and 0 without a limit."""
     estimates: Vector = field(repr=False)  #: of every round [T], people
     standard_errors: Vector = field(repr=False)  #: likewise, by noise alone
+    devices: int
     wall_s: float
 
     @property
@@ -78,8 +79,11 @@ class Beside:
             "name": str(self.name),
             "changes": self.changes,
             "standard_error": self.standard_error,
-            "truncation_rmse": self.truncation,
             "rmse": self.rmse(truth),
+            "simulator_truth": {
+                "truncation_rmse": self.truncation,
+                "fraction_rmse": self.rmse(truth) / self.devices,
+            },
             "guarantee": {
                 "epsilon": _finite(promised.epsilon),
                 "delta": _finite(promised.delta, of=promised.epsilon),
@@ -161,6 +165,7 @@ async def simulate_beside(
                     truncation=truncation,
                     estimates=people.devices * estimates.fraction,
                     standard_errors=people.devices * estimates.standard_error,
+                    devices=people.devices,
                     wall_s=time.monotonic() - started,
                 )
             )

@@ -177,13 +177,7 @@ class RunningResult(Result):
             },
             "halts": self._halts_json() if self.halts else None,
             "simulator_truth": truth,
-            "beside": [
-                {
-                    **each.summary(self.truth[:, 0]),
-                    "fraction_rmse": each.rmse(self.truth[:, 0]) / people,
-                }
-                for each in self.beside
-            ],
+            "beside": [each.summary(self.truth[:, 0]) for each in self.beside],
         }
 
     def study_details(self) -> dict[str, Any]:

@@ -219,7 +219,8 @@ def test_the_summary_says_of_each_how_far_off_it_is_and_whom_it_protects(saved: 
     for each, other in zip(found, whole().beside, strict=True):
         off = other.estimates - truth_of(whole())
         assert each["rmse"] == pytest.approx(math.sqrt(np.mean(off**2)), rel=1e-12)
-        assert each["fraction_rmse"] == pytest.approx(each["rmse"] / 3000, rel=1e-12)
+        known = {"truncation_rmse": other.truncation, "fraction_rmse": each["rmse"] / 3000}
+        assert each["simulator_truth"] == pytest.approx(known, rel=1e-12)
         assert (each["changes"] is not None) == (other.name in FOLLOW)
         promised = each["guarantee"]
         assert (promised["unit"], promised["neighbour"], promised["view"]) == (
