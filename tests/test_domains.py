@@ -106,6 +106,7 @@ from demur_server.training import averages, optimisers, stopping
 from demur_sim import float_charges
 from demur_sim.baselines import (
     bit_flip,
+    by_name,
     composed_response,
     flips,
     kept_change,
@@ -144,7 +145,7 @@ MODULES: tuple[ModuleType, ...] = (
     *(segments, counting_queries, factors, identity, square_root, tree, estimates, following),
     *(states, commitment, everyone, missing, windows),
     *(repeated_response, kept_change, flips, composed_response, memoised, bit_flip, truncation),
-    truncations,
+    *(by_name, truncations),
 )
 
 NEVER: tuple[Any, ...] = (math.nan, np.float64("nan"), -math.inf, True, "1", None, 1j, [1.0])
@@ -890,6 +891,9 @@ ARRAYS = "takes arrays, of which any may be wrong; its own tests give them"
 
 EXAMPLES |= {
     "bit_flip.BitFlip": example(horizon=8, categories=3, bits=2, epsilon=1.0, infinite=True),
+    "by_name.designs_of": example(
+        name=by_name.DesignName.L_SUE, horizon=8, epsilon=1.0, delta=1e-6
+    ),
     "composed_response.ComposedResponse": example(horizon=8, flips=flips.Flips(weights=(3, 3, 1))),
     "flips.Flips": example(weights=(3, 3, 1)),
     "flips.annulus_flips": example(changes=3, epsilon=1.0),
@@ -904,6 +908,7 @@ EXAMPLES |= {
 }
 
 ELSEWHERE = {
+    "by_name.names_of": "takes a text; tests/sim/test_beside.py gives it wrong ones",
     **{
         f"{owner}.{method}": ARRAYS
         for owner, methods in {
@@ -914,7 +919,7 @@ ELSEWHERE = {
             "memoised.MemoisedResponse": ("estimates", "frequencies", "memo", "reports"),
             "memoised.MemoisedUnary": ("estimates", "frequencies", "memo", "reports"),
             "repeated_response.RepeatedResponse": ("answers", "estimates"),
-            "truncation": ("best_changes", "truncation_errors"),
+            "truncation": ("best_changes", "truncation_errors", "truncation_sums"),
         }.items()
         for method in methods
     },

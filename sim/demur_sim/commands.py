@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,11 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         description="Run a scenario: one question a period, put to every simulated device.",
     )
     add_run_options(command, made="releases", override="epsilon=0.5", kept="results")
+    command.add_argument(
+        "--beside",
+        metavar="NAMES",
+        help="other designs for the same people, with commas between them: the scenario's key of that name",
+    )
     command.set_defaults(run=run, usage_error=command.error)
 
 
@@ -40,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
         return print_scenarios(list_scenarios(), as_json=options.json)
     check_run(options)
     scenario = load_scenario(options.scenario, overrides=options.set)
+    if options.beside is not None:
+        scenario = replace(scenario, beside=options.beside)
     check_drawing()
     folder = folder_of(options, scenario.name)
     with _progress(options) as progress:

@@ -10,6 +10,7 @@ from demur_proto.arrays import Values
 from demur_proto.guarantee import Guarantee, guarantee_of
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.study import Study, View
+from demur_sim.beside import Beside
 from demur_sim.populations import FLAGS
 from demur_sim.results import Result
 from demur_sim.simulation import study_of
@@ -24,6 +25,8 @@ SIMULATED = (
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LinearResult(Result):
     """A finished run of sums."""
+
+    beside: tuple[Beside, ...] = ()  #: other designs for the same people
 
     @cached_property
     def mechanism(self) -> GaussianLinear:
@@ -93,6 +96,7 @@ class LinearResult(Result):
                 "unit": "answers at the full clip",
             },
             "simulator_truth": {"exhausted_fraction": self.exhausted_fraction},
+            "beside": [each.summary(self.truth[:, 0]) for each in self.beside],
         }
 
     def study_details(self) -> dict[str, Any]:

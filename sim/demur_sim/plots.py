@@ -1,5 +1,7 @@
 """The picture of sums: what was released, beside the truth and the worst-case alternatives."""
 
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from demur_proto.arrays import Vector
+from demur_sim.beside import Beside
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
 from demur_sim.seeds import Purpose, stream
 
 TRUTH, ACTIVE, RELEASED, WORST = "#222222", "#d55e00", "#0072b2", "#999999"
-INCHES = (11.0, 7.5)
+OTHERS = ("#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#8c564b", "#bcbd22", "#9467bd")
+INCHES = (11.0, 7.5)  #: of two panels
+BESIDE_TITLE = "other designs for the same people, which promise other things: see the summary"
 
 
 def draw(result: LinearResult, path: Path, *, coordinate: int = 0) -> None:
@@ -21,20 +27,56 @@ def draw(result: LinearResult, path: Path, *, coordinate: int = 0) -> None:
     Above: the released sums with their 95 % interval, the truth over the people who contributed
     (which the interval is about), and the truth over everyone. Below, at the same guarantee and
     the same scale: everyone pays for every round, either with noise for all rounds or with this
-    run's noise until the budget is gone.
+    run's noise until the budget is gone. Below that, on a scale of their own, other designs if
+    there are any.
 
     Args:
         result: what to draw.
         path: of the PNG.
         coordinate: which coordinate of the question.
     """
-    figure = Figure(figsize=INCHES, layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, sharey=True)
+    figure, (above, below, *rest) = panels(result.beside)
+    below.sharey(above)
     _individual(above, result, coordinate)
     _worst_case(below, result, coordinate)
+    for axes in rest:
+        draw_beside(axes, result, result.beside, scale=1.0)
+        _finish(axes, BESIDE_TITLE)
     figure.suptitle(heading(result))
     figure.savefig(path, dpi=110)
+
+
+def panels(beside: Sequence[Beside]) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with two panels, one above the other, and a third if there are other designs."""
+    rows = 3 if beside else 2
+    figure = Figure(figsize=(INCHES[0], INCHES[1] * rows / 2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, 1, sharex=True)
+    axes[-1].set_xlabel("round")
+    return figure, axes
+
+
+def draw_beside(axes: Axes, result: Result, beside: Sequence[Beside], *, scale: float) -> None:
+    """Draw what other designs found of the same people, beside the truth and what was released.
+
+    Args:
+        axes: where.
+        result: of this run, of one coordinate.
+        beside: the other designs.
+        scale: what a number is multiplied by.
+    """
+    numbers = np.arange(1, len(result.releases) + 1)
+    truth = result.truth[:, 0]
+
+    def line(values: Vector, name: str, error: float, color: str) -> None:
+        shown = f"{error * scale:.2%}" if scale != 1 else f"{error:,.1f}"
+        label = f"{name}: error {shown}"
+        axes.plot(numbers, scale * values, color=color, linewidth=0.8, label=label)
+
+    for each, color in zip(beside, cycle(OTHERS), strict=False):
+        line(each.estimates, str(each.name), each.rmse(truth), color)
+    line(result.estimates[:, 0], "this run", result.rmse, RELEASED)
+    axes.plot(numbers, scale * truth, color=TRUTH, linewidth=1.0, label="truth (everyone)")
 
 
 def heading(result: Result) -> str:
@@ -104,7 +146,6 @@ def _worst_case(axes: Axes, result: LinearResult, coordinate: int) -> None:
         label=f"this run's noise: stops after {stop} rounds",
     )
     axes.axvline(stop + 0.5, color=RELEASED, linewidth=0.8, linestyle="--")
-    axes.set_xlabel("round")
     _finish(axes, "everyone pays for every round, at the same guarantee")
 
 

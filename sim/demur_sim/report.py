@@ -1,10 +1,12 @@
 """What a person reads when a run has ended."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demur_proto.outward import text_up
 from demur_proto.study import View
+from demur_sim.beside import Beside
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
@@ -33,6 +35,8 @@ def report(result: Result, folder: Path) -> str:
         rows |= _counts(result)
     elif isinstance(result, RunningResult):
         rows |= _running(result)
+    if isinstance(result, LinearResult | RunningResult) and result.beside:
+        rows |= _beside(result, result.beside)
     rows |= _presence([result])
     size = f"{result.devices:,} devices, {len(result.releases)} rounds"
     return _lines(result, result.scenario.title or result.scenario.name, size, rows, folder)
@@ -184,6 +188,35 @@ def _running(result: RunningResult) -> dict[str, str]:
         "refused once": _refused(result),
         "took": f"{result.wall_s:.1f} s",
     }
+
+
+def _beside(result: Result, others: Sequence[Beside]) -> dict[str, str]:
+    """What other designs would have found, each in a row with what it promises."""
+    rows = {"beside": "the same people by other designs, unit one device, zero-out, view local:"}
+    people = result.devices if isinstance(result, RunningResult) else 0
+
+    def shown(value: float) -> str:
+        return f"{value / people:.2%}" if people else f"{value:,.1f}"
+
+    for each in others:
+        off = f"error {shown(each.rmse(result.truth[:, 0]))} (noise {shown(each.standard_error)}"
+        if each.changes is not None:
+            off += f", not followed {shown(each.truncation)}"
+        rows[each.name] = f"{off}); {_promise(each)}"
+    return rows
+
+
+def _promise(other: Beside) -> str:
+    """Whom a design protects: anybody, or somebody only."""
+    protection = other.protection
+    if protection.epsilon == math.inf:
+        anybody = "nothing"
+    else:
+        anybody = f"({text_up(protection.epsilon, digits=3)}, {text_up(protection.delta)})"
+    if protection.steady_epsilon is None:
+        return f"{anybody} for anybody"
+    steady = text_up(protection.steady_epsilon)
+    return f"({steady}, 0) if nothing changes, else {anybody}"
 
 
 def _bytes(count: int) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from demur_proto.errors import DataError
 from demur_proto.everyone import EveryoneInterval
 from demur_proto.release import Withheld
+from demur_sim.beside import Beside
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
@@ -21,6 +22,7 @@ from demur_sim.running_results import RunningResult
 
 NUMBERS = ("estimate", "standard_error", "low", "high")
 ENROLLED = ("enrolled_low", "enrolled_high")
+BESIDE = "beside.csv"  #: only where there are other designs
 TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
 
 
@@ -30,18 +32,24 @@ def save(result: Result, folder: Path) -> None:
     Raises:
         DataError: a file cannot be written.
     """
+    others = _beside(result)
+    more = {BESIDE: lambda path: _write_beside(result, others, path)} if others else {}
     write_files(
         {
             "releases.csv": lambda path: _write_releases(result, path),
+            **more,
             "study.json": lambda path: write_json(_study_json(result), path),
             "plot.png": lambda path: _draw(result, path),
             "summary.json": lambda path: write_json(result.summary(), path),
         },
         folder,
+        gone=() if others else (BESIDE,),
     )
 
 
-def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> None:
+def write_files(
+    files: Mapping[str, Callable[[Path], object]], folder: Path, *, gone: Collection[str] = ()
+) -> None:
     """Write a run's files: all aside, then each renamed, in this order.
 
     A folder without the last of them, `summary.json` of a run, holds no whole result. An earlier
@@ -51,6 +59,7 @@ def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> 
     Args:
         files: how to write each, by name.
         folder: made if need be.
+        gone: files that another run may have left and this one does not have.
 
     Raises:
         DataError: a file cannot be written.
@@ -61,7 +70,8 @@ def write_files(files: Mapping[str, Callable[[Path], object]], folder: Path) -> 
             for name, write in files.items():
                 write(Path(aside) / name)
             with _alone_in(folder):
-                (folder / list(files)[-1]).unlink(missing_ok=True)
+                for name in (list(files)[-1], *gone):
+                    (folder / name).unlink(missing_ok=True)
                 for name in files:
                     (Path(aside) / name).replace(folder / name)
     except OSError as error:
@@ -152,6 +162,21 @@ def _enrolled(result: Result, row: int, column: int) -> list[object]:
         half = found.half_width[column if found.half_width.size > 1 else 0]
         numbers += [found.estimate[column] - half, found.estimate[column] + half]
     return numbers
+
+
+def _beside(result: Result) -> Sequence[Beside]:
+    """The other designs of a run that may have some."""
+    return result.beside if isinstance(result, LinearResult | RunningResult) else ()
+
+
+def _write_beside(result: Result, others: Sequence[Beside], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["number", "design", "estimate", "standard_error", TRUTHS[1]])
+        for row, release in enumerate(result.releases):
+            for each in others:
+                numbers = (each.estimates[row], each.standard_errors[row], result.truth[row, 0])
+                rows.writerow([release.number, each.name, *numbers])
 
 
 def _numbers(result: Result, row: int, column: int) -> list[object]:

@@ -16,6 +16,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import Study
+from demur_sim.beside import Beside, Candidates, candidates_of, simulate_beside
 from demur_sim.counting_design import design_counting, halts_segment
 from demur_sim.histogram_results import HistogramResult, query_of
 from demur_sim.linear_results import LinearResult
@@ -131,6 +132,9 @@ def make_plan(
     check_integer("rounds", scenario.rounds, 0, people.periods)
     rounds = scenario.rounds or people.periods
     _check_cohort(scenario, devices=people.devices, rounds=rounds)
+    others = 1 if scenario.beside else 0
+    if scenario.kind is not Kind.HISTOGRAM:
+        others = len(candidates_of(scenario, rounds=rounds))  # or refuse before anybody is asked
     return Plan(
         people=people,
         turnout=Turnout(presence=scenario.presence, seed=seed),
@@ -141,7 +145,7 @@ def make_plan(
         workers=workers,
         collector_port=collector_port,
         record=record,
-        tally=Tally(rounds * (2 if scenario.beside else 1), progress),
+        tally=Tally(rounds * (1 + others), progress),
     )
 
 
@@ -157,11 +161,12 @@ def _check_cohort(scenario: Scenario, *, devices: int, rounds: int) -> None:
 
 async def run_plan(scenario: Scenario, plan: "Plan", *, started: float) -> Result:
     """Ask the questions of a plan in one study, with its companions."""
-    if scenario.kind is Kind.LINEAR:
-        return await _sums(scenario, plan, started=started)
-    if scenario.kind is Kind.PREFIX:
-        return await _running(scenario, plan, started=started)
-    return await _counts(scenario, plan, started=started)
+    if scenario.kind is Kind.HISTOGRAM:
+        return await _counts(scenario, plan, started=started)
+    others = candidates_of(scenario, rounds=len(plan.questions))
+    asked = _sums if scenario.kind is Kind.LINEAR else _running
+    result = await asked(scenario, plan, started=started)
+    return replace(result, beside=await plan.simulate_beside(others))
 
 
 @final
@@ -176,14 +181,17 @@ class Tally:
     def __init__(self, rounds: int, progress: Progress | None) -> None:
         self._rounds = rounds
         self._progress = progress
-        self._done = self._reports = 0
+        self.done = self._reports = 0  #: rounds
 
     def add(self, reports: int) -> None:
         """Another round has ended."""
-        self._done += 1
-        self._reports += reports
+        self.reach(self.done + 1, self._reports + reports)
+
+    def reach(self, done: int, reports: int) -> None:
+        """So many rounds have ended, with so many reports."""
+        self.done, self._reports = done, reports
         if self._progress:
-            self._progress(self._done, self._rounds, self._reports)
+            self._progress(done, self._rounds, reports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -258,6 +266,23 @@ class Plan:
         blocks = [] if whole else self.turnout.blocks(self.people.devices)
         for number in range(1, len(self.questions) + 1):
             yield None if whole else np.concatenate([block.enrolled(number) for block in blocks])
+
+    async def simulate_beside(self, candidates: Candidates) -> tuple[Beside, ...]:
+        """Other designs for the same people, once they have been asked everything."""
+        before = self.tally.done
+
+        def done(designs: float) -> None:
+            rounds = before + int(designs * len(self.questions))
+            self.tally.reach(rounds, rounds * self.people.devices)
+
+        return await simulate_beside(
+            candidates,
+            self.people,
+            self.questions,
+            seed=self.streams,
+            threads=hands(self.workers),
+            progress=done,
+        )
 
     @property
     def _workers(self) -> int:

@@ -4,12 +4,19 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
-from demur_sim.plots import ACTIVE, INCHES, RELEASED, TRUTH, WORST, heading
+from demur_sim.plots import (
+    ACTIVE,
+    BESIDE_TITLE,
+    RELEASED,
+    TRUTH,
+    WORST,
+    draw_beside,
+    heading,
+    panels,
+)
 from demur_sim.running_results import RunningResult
 
 EVERYONE = "#009e73"
@@ -22,16 +29,19 @@ def draw(result: RunningResult, path: Path) -> None:
     is about, and over states as they are; where somebody counted who ran out, also the interval for
     everyone. Below: the error against states as they are, what of it comes from states that were not
     told, what noise does in theory, and the noise at the same guarantee if everyone paid in every round.
+    Below that, other designs if there are any.
 
     Args:
         result: what to draw.
         path: of the PNG.
     """
-    figure = Figure(figsize=INCHES, layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True)
+    figure, (above, below, *rest) = panels(result.beside)
     _count(above, result)
     _error(below, result)
+    for axes in rest:
+        draw_beside(axes, result, result.beside, scale=1 / result.devices)
+        axes.set_ylabel("people who are on")
+        _finish(axes, BESIDE_TITLE)
     figure.suptitle(heading(result))
     figure.savefig(path, dpi=110)
 
@@ -105,7 +115,6 @@ def _error(axes: Axes, result: RunningResult) -> None:
     label = "noise if everyone paid for their state in every round, 95 %"
     for side, name in ((worst, label), (-worst, None)):
         axes.axhline(side, color=WORST, linewidth=1.0, linestyle="--", label=name)
-    axes.set_xlabel("round")
     axes.set_ylabel("error, people")
     _finish(
         axes,

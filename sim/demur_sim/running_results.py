@@ -15,6 +15,7 @@ from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.release import Release
 from demur_proto.segments import Admission, Factorisation
+from demur_sim.beside import Beside
 from demur_sim.counting_design import CountingDesign
 from demur_sim.linear_results import SIMULATED
 from demur_sim.results import Result, number
@@ -35,6 +36,7 @@ class RunningResult(Result):
 
     design: CountingDesign
     halts: tuple[Release, ...]  #: how many ran out, round by round; empty if that was not asked
+    beside: tuple[Beside, ...] = ()  #: other designs for the same people
 
     @cached_property
     def mechanism(self) -> GaussianLinear:
@@ -69,6 +71,7 @@ class RunningResult(Result):
             factorisation=Factorisation.SQUARE_ROOT,  # a linear question says nothing of these
             admission=Admission.COMMIT,
             halts=0.0,
+            beside="",
         )
         return worst_case_error(daily, devices=self.devices, rounds=len(self.releases))
 
@@ -163,6 +166,7 @@ class RunningResult(Result):
             },
             "halts": self._halts_json() if self.halts else None,
             "simulator_truth": truth,
+            "beside": [each.summary(self.truth[:, 0]) for each in self.beside],
         }
 
     def study_details(self) -> dict[str, Any]:

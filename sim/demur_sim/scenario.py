@@ -13,7 +13,8 @@ from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
 from demur_proto.segments import Admission, Factorisation
 from demur_proto.study import Measure, Policy, View
-from demur_sim.populations import MOST_DEVICES
+from demur_sim.baselines.by_name import DesignName, names_of
+from demur_sim.populations import FLAGS, MOST_DEVICES
 from demur_sim.presence import Presence
 from demur_sim.scenario_data import Data
 from demur_sim.scenario_tables import (
@@ -63,7 +64,9 @@ class Scenario:
     kind: Kind = Kind.LINEAR  #: what a round adds up over people
     categories: int = 0  #: of a histogram: k, how many values the feature can have
     mechanism: str = GAUSSIAN  #: how devices randomise; of a histogram: one of `Randomiser`
-    beside: str = ""  #: of a histogram: another mechanism, for the same people in its own study
+    beside: str = ""
+    """Of a histogram: another mechanism, for the same people in its own study; of other kinds in view
+    `local`: names of other designs, with commas between them."""
     factorisation: Factorisation = Factorisation.SQUARE_ROOT  #: of a running count
     admission: Admission = Admission.COMMIT  #: what its devices do with a change that does not fit
     halts: float = 0.0
@@ -138,7 +141,7 @@ _OF_HISTOGRAMS: Mapping[str, Sequence[StrEnum]] = {
 }
 _OF_PREFIXES: Mapping[str, Sequence[StrEnum]] = {"policy": (Policy.SKIP, Policy.RETIRE)}
 _OF_SUMS = ("clip", "grid_exponent", "on_grid")
-_OF_CATEGORIES = ("categories", "mechanism", "beside")
+_OF_CATEGORIES = ("categories", "mechanism")
 _OF_COUNTS = ("factorisation", "admission", "halts")
 _DATA_KEYS = [f"data.{item.name}" for item in fields(Data)]
 _PRESENCE_KEYS = [f"presence.{item.name}" for item in fields(Presence)]
@@ -215,6 +218,7 @@ def scenario_of(
 
 def _check_linear(scenario: Scenario) -> None:
     _check_left_out(scenario, *_OF_CATEGORIES, *_OF_COUNTS)
+    _check_designs(scenario)
     exponent, clip = scenario.grid_exponent, scenario.clip
     squared_radius(clip, exponent)
     check_grid(exponent, clip=clip, dimension=1, on_grid=scenario.on_grid)
@@ -247,6 +251,7 @@ def _check_prefix(scenario: Scenario) -> None:
         expected = "of nobody but late reports where kind is prefix"
         raise ParameterError("presence", "devices come and go", expected)
     _check_possible(scenario, _OF_PREFIXES)
+    _check_designs(scenario)
     _check_left_out(scenario, *_OF_CATEGORIES, "clip", "on_grid")
 
 
@@ -255,6 +260,36 @@ _CHECKS: Mapping[Kind, Callable[[Scenario], None]] = {
     Kind.HISTOGRAM: _check_histogram,
     Kind.PREFIX: _check_prefix,
 }
+
+
+def _check_designs(scenario: Scenario) -> None:
+    """Refuse other designs beside what they cannot be compared with: they count a yes or no, locally."""
+    if scenario.beside != "":
+        check_text("beside", scenario.beside, longest=1000)
+    names = names_of(scenario.beside)
+    if not names:
+        return
+    if scenario.window or not scenario.presence.is_whole:
+        expected = (
+            "left out where there are windows, or devices come and go: these designs know neither"
+        )
+        raise ParameterError("beside", scenario.beside, expected)
+    if scenario.view is not View.LOCAL:
+        expected = (
+            f"left out where view is {scenario.view}: these designs are for view {View.LOCAL}"
+        )
+        raise ParameterError("beside", scenario.beside, expected)
+    if scenario.kind is Kind.PREFIX:
+        return
+    for name in names:
+        if name is not DesignName.REPEATED_RESPONSE:
+            expected = f"{DesignName.REPEATED_RESPONSE} where kind is {scenario.kind}"
+            raise ParameterError("beside", str(name), f"{expected}: the others count a state")
+    if scenario.feature not in FLAGS or scenario.clip < 1:
+        expected = (
+            f"left out unless feature is {' or '.join(FLAGS)}, and clip >= 1: it counts yes and no"
+        )
+        raise ParameterError("beside", scenario.beside, expected)
 
 
 def _check_possible(scenario: Scenario, possible: Mapping[str, Sequence[StrEnum]]) -> None:

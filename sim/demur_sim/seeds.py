@@ -16,6 +16,7 @@ class Purpose(IntEnum):
     PEOPLE = 5  #: who made-up people are and what they do, per period; of a seed of their own
     START = 7  #: the parameters that a training starts from
     OWNERS = 8  #: who owns which examples; of a seed of its own
+    BESIDE = 12  #: other designs beside a scenario's, per design and block of people
     COUNTS = 9  #: whole studies beside a training, each with streams of its own
     PRESENCE = 10  #: who enrols and leaves, per block; who misses a round or is late, per round too
     WINDOWS = 11  #: whole studies of the windows of a run, each with streams of its own

@@ -18,7 +18,7 @@ from demur_sim.scenario import Kind, Refusal, Scenario, list_scenarios, load_sce
 from demur_sim.scenario_data import Data
 from demur_sim.scenario_people import population_of
 
-OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
+OF_HISTOGRAMS, OF_SUMS = {"categories"}, {"clip", "grid_exponent", "on_grid"}
 OF_COUNTS = {"factorisation", "admission", "halts"}
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 OF_HISTOGRAM_FILES = {"histogram"}
@@ -202,7 +202,7 @@ SEVEN = "krr or sue or oue or blh or olh or hadamard or subset"
         ),
         (
             {"kind": "linear", "categories": 0, "mechanism": "gaussian", "beside": "krr"},
-            "beside must be left out where kind is linear, got 'krr'",
+            "beside must be names with commas between them, of repeated_response, kept_change,",
         ),
     ],
 )

@@ -49,21 +49,45 @@ def truncation_errors(states: Iterable[Flags], *, horizon: int, most: int) -> Ve
     >>> truncation_errors(np.array([[True], [False]]), horizon=2, most=2).round(6).tolist()
     [0.707107, 0.0]
     """
+    sums, people = truncation_sums(states, horizon=horizon, most=most)
+    errors: Vector = np.sqrt(np.mean((sums / people) ** 2, axis=0))
+    return errors
+
+
+def truncation_sums(
+    states: Iterable[Flags], *, horizon: int, most: int
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.int64]], int]:
+    """How many people too many, or too few, are counted in each round for that reason.
+
+    Sums of some people add up to those of all, for whom `truncation_errors` is the root mean square.
+
+    Args:
+        states: as in `Baseline.estimates`.
+        horizon: T; from 1 to 2^20.
+        most: from 1 to 32.
+
+    Returns:
+        The sums [T, most], and how many people there are.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    >>> truncation_sums(np.array([[True], [False]]), horizon=2, most=2)[0].tolist()
+    [[0, 0], [1, 0]]
+    """
     check_horizon(horizon)
     check_integer("most", most, 1, MOST_CHANGES)
     limits = np.arange(1, most + 1)[:, None]
-    squares = np.zeros(most)
+    sums = np.zeros((horizon, most), dtype=np.int64)
     last: Flags = np.zeros(1, dtype=np.bool_)
     changes = np.zeros(1, dtype=np.int64)
-    for state in checked_rounds(states, horizon=horizon):
+    for row, state in zip(sums, checked_rounds(states, horizon=horizon), strict=True):
         changes = changes + (state != last)
         last = state
         people = np.bincount(changes)  # by how often they have changed
         counts = np.arange(len(people))
-        off = (np.minimum(counts, limits) % 2 - counts % 2) @ people
-        squares += (off / len(state)) ** 2
-    errors: Vector = np.sqrt(squares / horizon)
-    return errors
+        row[:] = (np.minimum(counts, limits) % 2 - counts % 2) @ people
+    return sums, len(last)
 
 
 def best_changes(
