@@ -25,15 +25,15 @@ from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
 from demur_proto.noise import Sampler
-from demur_proto.round import Gradient, Histogram, Linear, Prefix, Query, Round
+from demur_proto.round import Gradient, Histogram, Linear, Query, Round
 from demur_proto.study import Policy, Study
+from demur_sim.bunches import BUNCH, Bunch
 from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.learners import Learners
 from demur_sim.populations import Population
 from demur_sim.portions import BLOCK, portions
 from demur_sim.round_sums import RoundSum, added, evaluate_query, given_sums, randomised_tally
-from demur_sim.running_block import RunningBlock
 from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
@@ -63,8 +63,15 @@ class Block:
         seed: int,
         refusal: Refusal,
         learners: Learners,
+        bunch: Bunch,
+        place: slice,
     ) -> None:
         self.number = number
+        self._bunch = bunch
+        self._place = place  # in its arrays, of which these are views: changed in place only
+        self.remaining = bunch.remaining[place]
+        self.refused = bunch.refused[place]
+        self.covered = bunch.covered[place]
         self._learners = learners
         self._study = study
         self._population = population
@@ -72,11 +79,6 @@ class Block:
         self._seed = seed
         self._silent = refusal is Refusal.SILENT
         self._mapped: tuple[Features | None, Examples] | None = None
-        devices = people.stop - people.start
-        self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
-        self.refused: Flags = np.zeros(devices, dtype=np.bool_)
-        self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
-        self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
 
     def answers(
         self,
@@ -159,7 +161,7 @@ class Block:
     ) -> tuple[Words, Flags]:
         """What some of the block put in [n, e], zero for cover; and who of them sends."""
         if counting is not None:
-            return self._running_contribution(counting)
+            return self._bunch.contribution(counting, self._place)
         remaining, refused = self.remaining[people], self.refused[people]  # views: changed in place
         values = self._values(asked.query, model, people)
         largest = mechanism.largest
@@ -191,29 +193,6 @@ class Block:
         sent = given if self._silent else np.ones_like(given)
         return words if given.all() else covered(words, given), sent
 
-    def _running_contribution(self, counting: Counting) -> tuple[Words, Flags]:
-        """The same for a running count, of which a block is never divided."""
-        query, segment = counting.step.query, counting.step.query.segment
-        if isinstance(query, Prefix):
-            values = evaluate_query(query, self._population, self._people)
-        else:
-            values = counting.flags[self._people].astype(np.float64)[:, None]
-        if segment.first_round not in self.running:
-            self.running[segment.first_round] = RunningBlock(len(self.refused))
-        words, given, whole = self.running[segment.first_round].answer(
-            counting.step,
-            values,
-            remaining=self.remaining,
-            refused=self.refused,
-            budget_units=counting.budget_units,
-            retire=self._study.policy is not Policy.SKIP,
-        )
-        self.covered |= ~whole
-        if segment.position == segment.horizon:
-            del self.running[segment.first_round]
-        sent = given if self._silent else np.ones_like(given)
-        return words if given.all() else covered(words, given), sent
-
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""
         start = self._people.start
@@ -231,13 +210,6 @@ class Block:
             if isinstance(query, Gradient):
                 return learner.gradients(model.theta, some)
             return error_shares(learner, model.theta, some)
-
-    def held(self, weights: Mapping[int, int]) -> Integers:
-        """What is held for words to come, budget units; weights by the first round of a segment."""
-        held: Integers = np.zeros_like(self.remaining)
-        for first, running in self.running.items():
-            held += weights[first] * running.planned
-        return held
 
     def report_ids(self) -> ReportIds:
         """This block's devices' report ids, from secrets that follow from the seed."""
@@ -274,6 +246,16 @@ class Cohort:
         )
         self._seed = seed
         learners = Learners()
+        self.bunches = [
+            Bunch(
+                study.value,
+                population,
+                people=slice(start, min(start + BUNCH, population.devices)),
+                refusal=refusal,
+            )
+            for start in range(0, population.devices, BUNCH)
+        ]
+        places = ((bunch, place) for bunch in self.bunches for place in bunch.places())
         self.blocks = [
             Block(
                 study.value,
@@ -283,8 +265,12 @@ class Cohort:
                 seed=seed,
                 refusal=refusal,
                 learners=learners,
+                bunch=bunch,
+                place=place,
             )
-            for start in range(0, population.devices, BLOCK)
+            for start, (bunch, place) in zip(
+                range(0, population.devices, BLOCK), places, strict=True
+            )
         ]
 
     def answers(self, asked: Round, model: ModelDefinition | None = None) -> Iterator[BlockAnswer]:
@@ -350,7 +336,7 @@ class Cohort:
     def held(self) -> Integers:
         """How much of that is held for words to come, budget units, device by device."""
         weights = self.counting.weights()
-        return np.concatenate([block.held(weights) for block in self.blocks])
+        return np.concatenate([bunch.held(weights) for bunch in self.bunches])
 
     def refused(self) -> Flags:
         """Who was ever refused, device by device. Simulator's truth."""
