@@ -16,7 +16,7 @@ import numpy as np
 
 from demur_proto.round import Feature
 from demur_proto.segments import Segment
-from demur_sim.cohort import Block
+from demur_sim.bunches import Bunch
 from demur_sim.cohort_session import CohortSession
 from demur_sim.populations import Population
 from demur_sim.portions import BLOCK
@@ -58,12 +58,12 @@ def drawing_floor(devices: int, *, threads: int) -> tuple[float, float]:
     return wall / FLOOR_ROUNDS, cpu / FLOOR_ROUNDS
 
 
-def state_bytes(blocks: Sequence[Block]) -> int:
-    """Bytes of the arrays that blocks keep between rounds."""
+def state_bytes(bunches: Sequence[Bunch]) -> int:
+    """Bytes of the arrays that are kept between rounds."""
     arrays = []
-    for block in blocks:
-        arrays += [block.remaining, block.refused, block.covered]
-        for running in block.running.values():
+    for bunch in bunches:
+        arrays += [bunch.remaining, bunch.refused, bunch.covered]
+        for running in bunch.running.values():
             arrays += [running.told, running.planned, running.room]
     return sum(array.nbytes for array in arrays)
 
@@ -86,7 +86,7 @@ async def counted(
             if period < people.periods:
                 segment = segment.after(release.number)
                 if isinstance(session, CohortSession) and period + 1 in (rounds, people.periods):
-                    kept = state_bytes(session.cohort.blocks)
+                    kept = state_bytes(session.cohort.bunches)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         await session.finish()
     return Run(wall_s=wall, cpu_s=cpu, bytes_each=kept / people.devices)

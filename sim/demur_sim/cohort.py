@@ -25,9 +25,10 @@ from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.examples import Examples
 from demur_proto.noise import Sampler
-from demur_proto.round import Gradient, Histogram, Linear, Prefix, Query, Round
+from demur_proto.round import Gradient, Histogram, Linear, Query, Round
 from demur_proto.study import Policy, Study
 from demur_sim.block_answers import Answered, BlockAnswer, without_value
+from demur_sim.bunches import BUNCH, Bunch
 from demur_sim.counting_rounds import Counting, CountingRounds, Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.learners import Learners
@@ -35,7 +36,6 @@ from demur_sim.populations import Population
 from demur_sim.portions import BLOCK, portions
 from demur_sim.presence import BlockTurnout, Turnout
 from demur_sim.round_sums import RoundSum, added, evaluate_query, randomised_tally
-from demur_sim.running_block import RunningBlock
 from demur_sim.sampling import FastSampler, Noise, summed_noise
 from demur_sim.scenario import Refusal
 from demur_sim.seeds import Purpose, stream
@@ -54,10 +54,17 @@ class Block:
         seed: int,
         refusal: Refusal,
         learners: Learners,
+        bunch: Bunch,
+        place: slice,
         turnout: BlockTurnout | None = None,
     ) -> None:
         self.number = number
         self._turnout = turnout  # None: everybody takes part, in time
+        self._bunch = bunch
+        self._place = place  # in its arrays, of which these are views: changed in place only
+        self.remaining = bunch.remaining[place]
+        self.refused = bunch.refused[place]
+        self.covered = bunch.covered[place]
         self._learners = learners
         self._study = study
         self._population = population
@@ -65,11 +72,6 @@ class Block:
         self._seed = seed
         self._silent = refusal is Refusal.SILENT
         self._mapped: tuple[Features | None, Examples] | None = None
-        devices = people.stop - people.start
-        self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
-        self.refused: Flags = np.zeros(devices, dtype=np.bool_)
-        self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
-        self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
 
     def answers(
         self,
@@ -157,7 +159,8 @@ class Block:
             if self._turnout is not None:
                 who = portion.start + np.flatnonzero(here[portion])
             if counting is not None:
-                words, sent = self._running_contribution(counting, who)
+                words, sent = self._bunch.contribution(counting, self._place, number=asked.number)
+                words, sent = words[who], sent[who]
             else:
                 words, sent = self._contribution(asked, mechanism, model, portion, who, sampler)
             yield Answered(words=words, sent=sent, late=late[who], portion=portion, who=who)
@@ -206,33 +209,6 @@ class Block:
         sent = given if self._silent else np.ones_like(given)
         return words if given.all() else covered(words, given), sent
 
-    def _running_contribution(
-        self, counting: Counting, who: slice | Integers
-    ) -> tuple[Words, Flags]:
-        """The same for a running count, of which a block is never divided."""
-        query, segment = counting.step.query, counting.step.query.segment
-        if isinstance(query, Prefix):
-            values = evaluate_query(query, self._population, self._people)
-        else:
-            values = counting.flags[self._people].astype(np.float64)[:, None]
-        if segment.first_round not in self.running:
-            self.running[segment.first_round] = RunningBlock(len(self.refused))
-        words, given, whole = self.running[segment.first_round].answer(
-            counting.step,
-            values,
-            who,
-            remaining=self.remaining,
-            refused=self.refused,
-            budget_units=counting.budget_units,
-            retire=self._study.policy is not Policy.SKIP,
-        )
-        self.covered |= ~whole
-        if segment.position == segment.horizon:
-            del self.running[segment.first_round]
-        words, given = words[who], given[who]
-        sent = given if self._silent else np.ones_like(given)
-        return words if given.all() else covered(words, given), sent
-
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""
         start = self._people.start
@@ -250,13 +226,6 @@ class Block:
             if isinstance(query, Gradient):
                 return learner.gradients(model.theta, some)
             return error_shares(learner, model.theta, some)
-
-    def held(self, weights: Mapping[int, int]) -> Integers:
-        """What is held for words to come, budget units; weights by the first round of a segment."""
-        held: Integers = np.zeros_like(self.remaining)
-        for first, running in self.running.items():
-            held += weights[first] * running.planned
-        return held
 
     def report_ids(self) -> ReportIds:
         """This block's devices' report ids, from secrets that follow from the seed."""
@@ -295,23 +264,39 @@ class Cohort:
         )
         self._seed = seed
         learners = Learners()
-        self.blocks = []
-        for start in range(0, population.devices, BLOCK):
-            people = slice(start, min(start + BLOCK, population.devices))
-            number = first_block + start // BLOCK
-            mine = None if turnout is None else turnout.block(number, devices=people.stop - start)
-            self.blocks.append(
-                Block(
-                    study.value,
-                    population,
-                    people=people,
-                    number=number,
-                    seed=seed,
-                    refusal=refusal,
-                    learners=learners,
-                    turnout=mine,
-                )
+        turnouts = [
+            None if turnout is None else turnout.block(first_block + index, devices=size)
+            for index, size in enumerate(
+                min(BLOCK, population.devices - start)
+                for start in range(0, population.devices, BLOCK)
             )
+        ]
+        self.bunches = [
+            Bunch(
+                study.value,
+                population,
+                people=slice(start, min(start + BUNCH, population.devices)),
+                refusal=refusal,
+                turnouts=turnouts[start // BLOCK : (start + BUNCH) // BLOCK],
+            )
+            for start in range(0, population.devices, BUNCH)
+        ]
+        places = ((bunch, place) for bunch in self.bunches for place in bunch.places())
+        self.blocks = [
+            Block(
+                study.value,
+                population,
+                people=slice(index * BLOCK, index * BLOCK + place.stop - place.start),
+                number=first_block + index,
+                seed=seed,
+                refusal=refusal,
+                learners=learners,
+                bunch=bunch,
+                place=place,
+                turnout=turnouts[index],
+            )
+            for index, (bunch, place) in enumerate(places)
+        ]
 
     def answers(self, asked: Round, model: ModelDefinition | None = None) -> Iterator[BlockAnswer]:
         """Each block's answer to a round, in order."""
@@ -376,7 +361,7 @@ class Cohort:
     def held(self) -> Integers:
         """How much of that is held for words to come, budget units, device by device."""
         weights = self.counting.weights()
-        return np.concatenate([block.held(weights) for block in self.blocks])
+        return np.concatenate([bunch.held(weights) for bunch in self.bunches])
 
     def refused(self) -> Flags:
         """Who was ever refused, device by device. Simulator's truth."""

@@ -23,11 +23,13 @@ from demur_proto.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study, View
 from demur_proto.v1 import report_pb2
 from demur_proto.words import decode_words
+from demur_sim.bunches import BUNCH
 from demur_sim.cohort import Cohort
 from demur_sim.cohort_session import cohort_session
 from demur_sim.observer import distinguish
 from demur_sim.opening_processes import process_session
 from demur_sim.populations import ArrayPopulation, PersonSource
+from demur_sim.portions import BLOCK
 from demur_sim.questions import Questions
 from demur_sim.sampling import FastSampler
 from demur_sim.scenario import Refusal
@@ -222,6 +224,30 @@ def test_a_cohort_refuses_to_pass_over_a_position_as_it_would_decide_otherwise_t
         next(cohort.answers(third))
 
     assert next(cohort.answers(second)).sent.all()
+
+
+@pytest.mark.parametrize("admission", list(Admission))
+def test_which_blocks_decide_together_changes_nothing(admission: Admission) -> None:
+    devices, cut = BUNCH + BLOCK + 100, 5 * BLOCK  # two bunches, and three otherwise
+    study, many = a_study(answers=3), people(devices)
+    whole = Cohort(study, many, seed=1, refusal=Refusal.COVER)
+    parts = [
+        Cohort(study, many.part(slice(0, cut)), seed=1, refusal=Refusal.COVER),
+        Cohort(study, many.part(slice(cut, devices)), seed=1, refusal=Refusal.COVER, first_block=5),
+    ]
+    segment = Segment(horizon=HORIZON, cohort=devices)
+    rounds = rounds_of(study, segment, number=1, bound=2, admission=admission)
+
+    for period, asked_now in enumerate(rounds, start=1):
+        asked = at_period(asked_now, period).value
+        together = [answer.words for answer in whole.answers(asked)]
+        apart = [answer.words for part in parts for answer in part.answers(asked)]
+        assert np.array_equal(np.concatenate(together), np.concatenate(apart))
+
+    for name in ("spent", "held", "refused", "covered"):
+        apart = [getattr(part, name)() for part in parts]
+        assert np.array_equal(getattr(whole, name)(), np.concatenate(apart))
+    assert 0.1 < whole.refused().mean() < 0.98
 
 
 def at_period(asked_now: Any, period: int) -> Any:

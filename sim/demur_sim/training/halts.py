@@ -22,7 +22,8 @@ from demur_proto.study import Study
 from demur_server.estimates import running_count
 from demur_server.training.analyst_source import count_of
 from demur_server.training.stopping import Count
-from demur_sim.cohort import Block, Cohort
+from demur_sim.bunches import Bunch
+from demur_sim.cohort import Cohort
 from demur_sim.counting_rounds import Flagged
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.process_session import CompanionSession
@@ -110,11 +111,11 @@ class ArrayHalts:
         """Everyone's filter of this study, what they have told, and the sums so far."""
         since: Integers = np.zeros(self._devices, dtype=np.int64)  # 0: has not told it yet
         planned: Integers = np.zeros(self._devices, dtype=np.int64)
-        for block, here in self._blocks():
-            if FIRST in block.running:
-                who, where, _ = block.running[FIRST].changes
+        for bunch, here in self._bunches():
+            if FIRST in bunch.running:
+                who, where, _ = bunch.running[FIRST].changes
                 since[here][who] = where
-                planned[here] = block.running[FIRST].planned
+                planned[here] = bunch.running[FIRST].planned
         return {
             **snapshot_of(self._cohort),
             "since": since,
@@ -142,19 +143,19 @@ class ArrayHalts:
             _kept(state, "planned", self._devices),
         )
         self._cohort.counting.go_on(self._asked(number))
-        for block, here in self._blocks():
-            running = RunningBlock(len(block.refused))
+        for bunch, here in self._bunches():
+            running = RunningBlock(len(bunch.refused))
             who = np.flatnonzero(since[here])
             running.take(who, np.ones_like(who), since[here][who])
             running.planned[:] = planned[here]
-            block.running[FIRST] = running
+            bunch.running[FIRST] = running
 
-    def _blocks(self) -> Iterator[tuple[Block, slice]]:
-        """Each block, and which of the devices it has."""
+    def _bunches(self) -> Iterator[tuple[Bunch, slice]]:
+        """Each bunch of blocks, and which of the devices it has."""
         start = 0
-        for block in self._cohort.blocks:
-            stop = start + len(block.refused)
-            yield block, slice(start, stop)
+        for bunch in self._cohort.bunches:
+            stop = start + len(bunch.refused)
+            yield bunch, slice(start, stop)
             start = stop
 
     def spent(self) -> Integers:
