@@ -103,7 +103,7 @@ def _presence(results: Sequence[Result]) -> dict[str, str]:
         least = results[0].study.value.minimum_cohort
         below = sum(count < least for count in reports)
         rows["withheld"] = (
-            f"{withheld} rounds; {below} had fewer than {least:,} reports, the minimum cohort"
+            f"{withheld} of {len(reports)} rounds, {below} of them below the minimum cohort, {least:,}"
         )
     return rows
 

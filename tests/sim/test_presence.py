@@ -11,7 +11,6 @@ import pytest
 
 from counting_kit import NoNoise, a_study, rounds_of
 from demur_client.device import Device
-from demur_proto.arrays import Values
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError
@@ -25,8 +24,7 @@ from demur_sim.populations import ArrayPopulation, PersonSource
 from demur_sim.portions import BLOCK
 from demur_sim.presence import Presence, Turnout
 from demur_sim.results import Result
-from demur_sim.run import run_scenario, simulate
-from demur_sim.running_results import RunningResult
+from demur_sim.run import run_scenario
 from demur_sim.scenario import Kind, Refusal, Scenario
 from demur_sim.simulation import study_of
 
@@ -307,90 +305,6 @@ async def test_a_round_below_the_minimum_is_withheld_and_the_run_goes_on() -> No
     presence = result.summary()["presence"]
     assert presence["withheld_rounds"] == sum(withheld)
     assert presence["reports"]["least"] == min(each.reports for each in result.releases)
-
-
-# ---- intervals -------------------------------------------------------------------------------
-
-
-def covered(estimates: Values, halves: Values, truth: Values) -> float:
-    return float(np.mean(np.abs(estimates - truth) <= halves))
-
-
-@pytest.mark.parametrize("kind", [Kind.LINEAR, Kind.HISTOGRAM])
-def test_intervals_hold_for_those_who_reported_and_scaled_up_for_all_who_are_enrolled(
-    kind: Kind,
-) -> None:
-    """400 rounds with noise and absences of their own, and budgets that hold all of them."""
-    runs = 400
-    scenario = replace(
-        SUMS,
-        presence=Presence(enrolled=0.8, drop_out=0.3, late=0.1),
-        minimum_cohort=100,
-        budget=runs,
-        epsilon=20.0,
-    )
-    if kind is Kind.HISTOGRAM:
-        scenario = Scenario(
-            name="symbols",
-            kind=kind,
-            feature="value",
-            categories=2,
-            mechanism="krr",
-            view=View.LOCAL,
-            measure=Measure.ZCDP,
-            epsilon=200.0,
-            budget=runs,
-            minimum_cohort=100,
-            presence=scenario.presence,
-        )
-    population = people(devices=500, rounds=runs, share=0.5)
-
-    result = simulate(scenario, seed=5, workers=1, population=population)
-
-    assert result.exhausted_fraction == 0.0
-    error = math.sqrt(0.95 * 0.05 / runs)
-    active = covered(result.estimates[:, 0], result.half_widths[:, 0], result.active_truth[:, 0])
-    assert abs(active - 0.95) <= 3 * error
-    scaled = [each for each in result.scaled if each is not None]
-    assert len(scaled) == runs
-    whole = np.array([each.estimate[0] for each in scaled])
-    halves = np.array([each.half_width[0] for each in scaled])
-    assert covered(whole, halves, result.truth[:, 0]) >= 0.95 - 3 * error
-    # The bound on what sampling adds is tight for half of the people in a category. For values that
-    # might be of either sign it is twice as large as for these, which are not.
-    errors = np.array([each.standard_error[0] for each in scaled])
-    least = 1.0 if kind is Kind.HISTOGRAM else 0.5
-    assert np.std((whole - result.truth[:, 0]) / errors) > least * (1 - 4 / math.sqrt(2 * runs))
-    # The interval for those who reported is not one for everyone: that would be found.
-    assert covered(result.estimates[:, 0], result.half_widths[:, 0], result.truth[:, 0]) < 0.5
-
-
-def test_intervals_of_a_running_count_hold_for_what_was_told_however_many_words_are_late() -> None:
-    horizon = 40
-    scenario = Scenario(
-        name="late",
-        kind=Kind.PREFIX,
-        feature="value",
-        view=View.LOCAL,
-        epsilon=20.0,
-        budget=40,
-        grid_exponent=-14,
-        minimum_cohort=100,
-        presence=Presence(late=0.15),
-    )
-    held = []
-    for seed in range(10):
-        run: dict[str, Any] = {
-            "seed": seed,
-            "workers": 1,
-            "population": people(devices=500, rounds=horizon),
-        }
-        result = simulate(scenario, **run)
-        assert isinstance(result, RunningResult)
-        held.append(result.coverage)
-
-    # Rounds of a run go together, so only runs count as independent; each has at most this variance.
-    assert np.mean(held) >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / len(held))
 
 
 # ---- wrong ones ------------------------------------------------------------------------------

@@ -112,6 +112,28 @@ def test_lost_reports_leave_it_unbiased_with_a_variance_within_the_stated_one(
     assert silent.standard_error[0] < found.standard_error[0]
 
 
+@pytest.mark.parametrize("kind", [Factorisation.SQUARE_ROOT, Factorisation.IDENTITY])
+def test_changes_that_are_told_later_by_whoever_was_not_reached_count_more_than_once(
+    kind: Factorisation,
+) -> None:
+    """In expectation, without noise: all of 1,000 change before round 1, and 30 % miss each round."""
+    people, reached, rounds = 1000, 0.7, 8
+    told = people * reached * (1 - reached) ** np.arange(rounds)  # by round, the first time
+    matrix = dense(kind, rounds).astype(float)
+    new = np.diag(matrix) * told
+    sums = new + reached * ((matrix - np.diag(np.diag(matrix))) @ told)
+    query, mechanism = query_at(rounds, kind=kind, cohort=people, horizon=rounds)
+
+    totals = totals_of(np.rint(sums), [int(people * reached)] * rounds)
+    found = running_estimate(query, mechanism, totals, energy=AMPLE)
+
+    # They are on from then on, all of them told: what is too much is no error that is stated.
+    excess = found.estimate[0] / people
+    assert 1.05 < excess <= 1 / reached + 1e-3
+    if kind is Factorisation.IDENTITY:
+        assert excess == pytest.approx(1 / reached, rel=2e-3)
+
+
 def test_more_reports_than_the_cohort_are_not_scaled_down() -> None:
     query, mechanism = query_at(2, kind=Factorisation.IDENTITY, cohort=10)
 
