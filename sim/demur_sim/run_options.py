@@ -127,8 +127,9 @@ def print_scenarios(scenarios: Sequence[tuple[str, str]], *, as_json: bool) -> i
     if as_json:
         print(json.dumps([{"name": name, "title": title} for name, title in scenarios]))
     else:
+        width = max((len(name) for name, _ in scenarios), default=0)
         for name, title in scenarios:
-            print(f"{name:12} {title}")
+            print(f"{name:{width}}  {title}")
     return 0
 
 

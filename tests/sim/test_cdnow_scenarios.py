@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from demur_proto.arrays import Integers
-from demur_proto.conversions import gdp_delta
+from demur_proto.conversions import gdp_mu
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.histograms import epsilon_for_answers
 from demur_proto.round import Feature, Randomiser
@@ -38,15 +38,6 @@ def test_the_weekly_scenario_differs_from_the_daily_one_in_its_budget_and_days()
     assert scenario.data == dataclasses.replace(daily.data, period_days=7)
 
 
-def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ of which μ-GDP is (ε, δ), by bisection."""
-    low, high = 0.0, 10.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gdp_delta(middle, epsilon=epsilon) <= delta else (low, middle)
-    return low
-
-
 def missed(most: int) -> Integers:
     """How many people of each week were active in b or more weeks before, b = 1 to `most` [78, most]."""
     before = np.zeros(weekly().devices, dtype=np.int64)
@@ -63,7 +54,7 @@ def test_the_weekly_budget_is_the_one_of_the_least_error() -> None:
     scenario = load_scenario("cdnow-weekly")
     budgets = np.arange(1, 61)
 
-    variance = budgets / mu_of(scenario.epsilon, scenario.delta) ** 2
+    variance = budgets / gdp_mu(scenario.epsilon, delta=scenario.delta) ** 2
     errors = np.sqrt((missed(60) ** 2).mean(axis=0) + variance)
 
     assert scenario.budget == budgets[errors.argmin()]

@@ -135,6 +135,7 @@ def test_help_explains_every_command_and_option(
         "workers",
         "seed",
         "set",
+        "beside",
         "port",
         "out",
         "json",
