@@ -144,7 +144,7 @@ def test_a_scenario_is_valid_from_birth(wrong: dict[str, Any], message: str) -> 
         ({"csv": "x", "period_days": "7"}, "data.period_days must be an integer >= 1"),
         (
             {"devices": 5, "periods": 2, "period_days": 7},
-            "data.period_days must be left out where there is data.devices, whose periods have no",
+            "data.period_days must be left out where there are made-up people, whose periods have no",
         ),
         ({"devices": -1}, "data.devices must be an integer >= 0"),
         ({"devices": "5", "periods": 2}, "data.devices must be an integer >= 0"),
