@@ -224,8 +224,7 @@ class _Gateway:
                     self.recorder.sent(
                         number,
                         people,
-                        size_bytes=(len(answer.report_ids) + len(answer.words))
-                        // len(answer.people),
+                        size_bytes=answer.size_bytes // len(answer.people),
                         time_s=time.monotonic() - received,
                     )
                 await self._send(call, frame)
