@@ -67,13 +67,14 @@ class Block:
         self.number = number
         self._learners = learners
         self._study = study
+        self._budget_units = study.budget_units  # worked out in fractions, for every portion
         self._population = population
         self._people = people
         self._seed = seed
         self._silent = refusal is Refusal.SILENT
         self._mapped: tuple[Features | None, Examples] | None = None
         devices = people.stop - people.start
-        self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
+        self.remaining: Integers = np.full(devices, self._budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
         self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
         self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
@@ -93,7 +94,7 @@ class Block:
             model: the one that the round names, if it names one.
             counting: what a running count needs besides.
         """
-        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        sampler = self._sampler(asked)
         for people in portions(asked.query, len(self.refused)):
             contribution, sent = self._contribution(
                 asked, mechanism, model, counting, people, sampler
@@ -106,6 +107,11 @@ class Block:
                 sent=sent,
                 contributed=given_sums(asked.query, contribution),
             )
+
+    def _sampler(self, asked: Round) -> FastSampler:
+        """Of a round's coins and noise; noise of narrow words where `encode_within` gives such."""
+        rng = stream(self._seed, Purpose.NOISE, asked.number, self.number)
+        return FastSampler(rng, widen=self._study.policy is not Policy.CLIP)
 
     def sum(
         self,
@@ -131,7 +137,7 @@ class Block:
         noise: Noise,
     ) -> Iterator[RoundSum]:
         """The sum of each portion."""
-        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        sampler = self._sampler(asked)
         for people in portions(asked.query, len(self.refused)):
             contribution, sent = self._contribution(
                 asked, mechanism, model, counting, people, sampler
@@ -167,14 +173,16 @@ class Block:
             radii = affordable_radius(
                 remaining, weight=asked.weight, largest=largest, refused=refused
             )
-            words, units, shrunk = mechanism.encode_within(values, sampler, radii=radii)
+            words, units, shrunk = mechanism.encode_within(
+                values, sampler, radii=radii, widen=False
+            )
         else:
             words, units = mechanism.encode(values, sampler)
             shrunk = None
         charge = charge_units(
             units,
             weight=asked.weight,
-            budget_units=self._study.budget_units,
+            budget_units=self._budget_units,
             largest=largest,
         )
         given, _, _ = decide(
