@@ -187,7 +187,7 @@ async def turns(workers: int) -> Rates:
 
 def drawing_floor(steps: float) -> float:
     """Words of noise a second that one thread draws and does nothing else with."""
-    sampler = FastSampler(np.random.Generator(np.random.SFC64(1)))
+    sampler = FastSampler(np.random.Generator(np.random.SFC64(1)), widen=False)
     reports = -(-PORTION_WORDS // WIDE.parameters)
     started = time.perf_counter()
     draws = FLOOR_WORDS // (reports * WIDE.parameters)

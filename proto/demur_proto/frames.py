@@ -46,7 +46,7 @@ def split_frames(
     for name, each in (("device_ids", device_ids), ("proofs", proofs)):
         if each and len(each) != len(report_ids):
             raise ParameterError(name, len(each), "16 bytes for each report")
-    size, frames = frame_reports(report_ids, words)
+    size, frames = frame_reports(report_ids, len(words))
     for number, reports in enumerate(frames, start=first_number):
         start, stop = reports.start, reports.stop
         yield report_pb2.ReportFrame(
@@ -59,19 +59,23 @@ def split_frames(
         )
 
 
-def frame_reports(report_ids: bytes, words: Payload) -> tuple[int, list[slice]]:
+def frame_reports(report_ids: bytes, words_bytes: int) -> tuple[int, list[slice]]:
     """Bytes of each report's words, and which reports each frame of `split_frames` holds.
+
+    Args:
+        report_ids: 16 bytes each.
+        words_bytes: how many bytes the encoded words of these reports take, in all.
 
     Raises:
         ParameterError: as there.
 
-    >>> frame_reports(bytes(16 * 5000), bytes(20000))
+    >>> frame_reports(bytes(16 * 5000), 20000)
     (4, [slice(0, 4096, None), slice(4096, 5000, None)])
     """
     reports, rest = divmod(len(report_ids), REPORT_ID_BYTES)
-    if rest or (len(words) % reports if reports else words):
+    if rest or (words_bytes % reports if reports else words_bytes):
         raise ParameterError("report_ids", len(report_ids), "16 bytes for each report")
-    size = len(words) // reports if reports else 0
+    size = words_bytes // reports if reports else 0
     if size > LARGEST_REPORT_BYTES:
         raise ParameterError("words", f"{size} bytes a report", f"at most {LARGEST_REPORT_BYTES}")
     fit = min(MAXIMUM_FRAME_REPORTS, MAXIMUM_FRAME_BYTES // (size + REPORT_ID_BYTES))

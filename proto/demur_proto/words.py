@@ -80,9 +80,10 @@ def encoded_words(words: Words, word_type: WordType) -> memoryview:
             raise ParameterError("words", "another word", "0 or 1")
         return _bytes_of(np.packbits(words.astype(np.bool_), axis=1, bitorder="little"))
     if word_type is WordType.INT32:
-        if words.size and not -(1 << 31) <= words.min() <= words.max() < 1 << 31:
+        narrow = np.can_cast(words.dtype, np.int32)  # then every word fits
+        if not narrow and words.size and not -(1 << 31) <= words.min() <= words.max() < 1 << 31:
             raise ParameterError("words", "a larger word", "within 32 bits")
-        return _bytes_of(words.astype("<i4"))
+        return _bytes_of(words.astype("<i4", copy=False))
     return _bytes_of(words.astype("<i8", copy=False))
 
 

@@ -8,8 +8,7 @@ from functools import partial
 import anyio
 
 from demur_proto.definition import Defined, read_round, read_study, study_hash_of
-from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
-from demur_proto.hmacs import prepare_key
+from demur_proto.errors import DemurError, StateError, StorageError
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import ModelQuery, Round
@@ -17,8 +16,9 @@ from demur_proto.study import Study
 from demur_server.estimates import make_release
 from demur_server.intake import LARGE_BYTES, Intake
 from demur_server.keys import Keys, MemoryKeys
-from demur_server.live import Bell, LiveRound, find_round
+from demur_server.live import Bell, LiveRound
 from demur_server.models import Models
+from demur_server.register import Register
 from demur_server.segments import Segments
 from demur_server.store.base import Counted, KeptRound, Store, Totals
 
@@ -43,16 +43,14 @@ class Collector:
         self._store = store
         self._keys: Keys = MemoryKeys() if keys is None else keys
         self._open_access = open_access
-        self._studies: dict[bytes, Defined[Study]] = {}
-        self._rounds: dict[bytes, list[LiveRound]] = {}  # by study, in order of their numbers
-        self._by_hash: dict[bytes, LiveRound] = {}
+        self._known = Register()
         self.models = Models(store)  #: what gradient rounds may name
         self._segments = Segments(store)
         self._changing = anyio.Lock()  # studies, rounds and releases change one at a time
         # One bell for each kind of news: a report must not wake every device that is visiting.
         self._opened = Bell()
         self._published = Bell()
-        self.intake = Intake(store, self._asking, open_access=open_access)  #: takes reports
+        self.intake = Intake(store, self._known.find, open_access=open_access)  #: takes reports
 
     @property
     def open_access(self) -> bool:
@@ -68,9 +66,9 @@ class Collector:
         study = read_study(definition)
         async with self._changing:
             with anyio.CancelScope(shield=True):  # store and memory change together
-                if study.hash not in self._studies:
+                if study.hash not in self._known:
                     await self._store.add_study(study)
-                    self._take_up_study(study)
+                    self._known.take_up_study(study)
                     logger.info("study %s: fixed", study.hash.hex()[:16])
         return study
 
@@ -80,23 +78,11 @@ class Collector:
         Raises:
             NotFoundError: there is no such study, or not exactly one.
         """
-        if not study_hash and len(self._studies) == 1:
-            return next(iter(self._studies.values()))
-        try:
-            return self._studies[study_hash]
-        except KeyError:
-            number = len(self._studies)
-            if study_hash:
-                missing = f"there is no study {study_hash.hex()[:16]}; this collector has {number}"
-            elif number:
-                missing = f"there is no study without a hash: this collector has {number}, name one"
-            else:
-                missing = "there is no study yet; a first question makes one"
-            raise NotFoundError(missing) from None
+        return self._known.study(study_hash)
 
     def studies(self) -> list[Defined[Study]]:
         """Every study, in the order in which they were fixed."""
-        return list(self._studies.values())
+        return self._known.studies()
 
     async def open_round(self, definition: bytes) -> Defined[Round]:
         """Put a question to every device; the same definition again changes nothing.
@@ -110,13 +96,13 @@ class Collector:
         study = self.study(study_hash_of(definition))
         asked = read_round(definition, study=study)
         async with self._changing:
-            if asked.hash in self._by_hash:
+            if asked.hash in self._known:
                 return asked
-            rounds = self._rounds[study.hash]
+            rounds = self._known.rounds(study.hash)
             behind = asked.value.number != len(rounds) + 1
             if behind or self._segments.waits(asked.value, rounds):
                 await self._catch_up()  # another collector on the same database may be ahead
-            if asked.hash in self._by_hash:
+            if asked.hash in self._known:
                 return asked
             if asked.value.number != len(rounds) + 1:
                 raise StateError(
@@ -136,7 +122,7 @@ class Collector:
                 except StateError:  # one that was kept although its opener was told of trouble
                     await self._catch_up()
                     raise
-                self._take_up_round(study, asked, key, open_access=self._open_access)
+                self._known.take_up_round(study, asked, key, open_access=self._open_access)
         logger.info("study %s: round %d open", study.hash.hex()[:16], asked.value.number)
         self._opened.ring()
         return asked
@@ -147,7 +133,7 @@ class Collector:
         Raises:
             NotFoundError: no such round.
         """
-        self._asking(round_hash)
+        self._known.find(round_hash)
         return await self._store.counted(round_hash)
 
     async def totals(self, round_hash: bytes) -> Totals:
@@ -156,7 +142,7 @@ class Collector:
         Raises:
             NotFoundError: no such round.
         """
-        self._asking(round_hash)
+        self._known.find(round_hash)
         return await self._store.totals(round_hash)
 
     async def close_round(self, round_hash: bytes, *, after_reports: int = 0) -> Release:
@@ -169,7 +155,7 @@ class Collector:
         Raises:
             NotFoundError, ParameterError: as `find_round`.
         """
-        asking = find_round(self._by_hash, round_hash)
+        asking = self._known.find_begun(round_hash)
         while asking.open:
             news = asking.news.next
             if (await self._store.counted(asking.asked.hash)).reports >= after_reports:
@@ -192,7 +178,7 @@ class Collector:
         await anyio.to_thread.run_sync(self._keys.destroy, round_hash)
         release = await self._store.release(round_hash)
         if release is None:
-            rounds = self._rounds[asking.study.hash]
+            rounds = self._known.rounds(asking.study.hash)
             make = partial(
                 make_release,
                 asking.study,
@@ -223,7 +209,7 @@ class Collector:
             NotFoundError: no such round.
             StateError: the round is still open.
         """
-        asking = self._asking(round_hash)
+        asking = self._known.find(round_hash)
         release = await self._store.release(round_hash)
         if release is None:
             raise StateError(f"round {asking.number} is still open")
@@ -233,7 +219,7 @@ class Collector:
         self, study_hash: bytes, *, after_round: int = 0
     ) -> AsyncGenerator[Defined[Round], None]:
         """Every open round with a larger number, then each new one, without end."""
-        rounds = self._rounds[self.study(study_hash).hash]
+        rounds = self._known.rounds(study_hash)
         at = min(after_round, len(rounds))
         while True:
             news = self._opened.next
@@ -263,7 +249,7 @@ class Collector:
 
     def rounds_opened(self, study_hash: bytes) -> int:
         """How many rounds a study has had."""
-        return len(self._rounds[self.study(study_hash).hash])
+        return len(self._known.rounds(study_hash))
 
     async def close_due_rounds(self) -> None:
         """Close each round when the time it names has come; runs until cancelled.
@@ -273,7 +259,7 @@ class Collector:
         while True:
             now_ms = time.time() * 1000
             news = self._opened.next
-            todo = [a for a in self._by_hash.values() if not a.released]
+            todo = [a for a in self._known.every_round() if not a.released]
             due_ms = [(a.asked.value.close_unix_ms, a) for a in todo if a.asked.value.close_unix_ms]
             for asking in [a for close_ms, a in due_ms if close_ms <= now_ms]:
                 try:
@@ -314,8 +300,8 @@ class Collector:
         with anyio.CancelScope(shield=True):
             for definition in await self._store.studies():
                 study = read_study(definition)
-                if study.hash not in self._studies:
-                    self._take_up_study(study)
+                if study.hash not in self._known:
+                    self._known.take_up_study(study)
             kept = await self._store.rounds()
             for each in kept:
                 await self._take_up(each)
@@ -332,19 +318,20 @@ class Collector:
                 await self.refresh()
             except DemurError as error:
                 logger.error("cannot follow the other collectors: %s", error)
-            for asking in self._by_hash.values():
+            for asking in self._known.every_round():
                 if asking.open:
                     asking.news.ring()  # others may have counted
 
     async def _take_up(self, kept: KeptRound) -> None:
         """Bring what is known about one round up to what the store says."""
-        asking = self._by_hash.get(kept.round_hash)
-        if asking is None:
-            study = self._studies[kept.study_hash]
+        if kept.round_hash in self._known:
+            asking = self._known.find(kept.round_hash)
+        else:
+            study = self._known.study(kept.study_hash)
             asked = read_round(kept.definition, study=study)
             key = None if kept.closed else await self._key_of(asked, kept)
             usable = key if kept.open_access == self._open_access else None
-            asking = self._take_up_round(study, asked, usable, open_access=kept.open_access)
+            asking = self._known.take_up_round(study, asked, usable, open_access=kept.open_access)
             asking.open = not kept.closed
             # Most likely this is an old copy of a store whose round has been released since.
             asking.void = key is None and asking.open
@@ -372,32 +359,3 @@ class Collector:
         elif kept.open_access != self._open_access:
             logger.error("round %d can only be closed: it was opened with other access", number)
         return key
-
-    def _take_up_study(self, study: Defined[Study]) -> None:
-        self._studies[study.hash] = study
-        self._rounds[study.hash] = []
-
-    def _take_up_round(
-        self,
-        study: Defined[Study],
-        asked: Defined[Round],
-        key: bytes | None,
-        *,
-        open_access: bool,
-    ) -> LiveRound:
-        asking = LiveRound(
-            study=study,
-            asked=asked,
-            mechanism=mechanism_for(study.value, asked.value),
-            open_access=open_access,
-            digest_key=None if key is None else prepare_key(key),
-        )
-        self._rounds[study.hash].append(asking)
-        self._by_hash[asked.hash] = asking
-        return asking
-
-    def _asking(self, round_hash: bytes) -> LiveRound:
-        try:
-            return self._by_hash[round_hash]
-        except KeyError:
-            raise NotFoundError(f"there is no round {round_hash.hex()[:16]}") from None

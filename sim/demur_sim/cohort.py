@@ -67,6 +67,7 @@ class Block:
         self.covered = bunch.covered[place]
         self._learners = learners
         self._study = study
+        self._budget_units = study.budget_units  # worked out in fractions, for every portion
         self._population = population
         self._people = people
         self._seed = seed
@@ -88,7 +89,7 @@ class Block:
             model: the one that the round names, if it names one.
             counting: what a running count needs besides.
         """
-        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        sampler = self._sampler(asked)
         for mine in self._answered(asked, mechanism, model, counting, sampler):
             reports = mechanism.randomise(mine.words, sampler)
             in_time, late = mine.in_time, mine.sent & mine.late
@@ -101,6 +102,11 @@ class Block:
                 late=mine.placed(late),
                 contributed=mine.given(asked.query),
             )
+
+    def _sampler(self, asked: Round) -> FastSampler:
+        """Of a round's coins and noise; noise of narrow words where `encode_within` gives such."""
+        rng = stream(self._seed, Purpose.NOISE, asked.number, self.number)
+        return FastSampler(rng, widen=self._study.policy is not Policy.CLIP)
 
     def sum(
         self,
@@ -126,7 +132,7 @@ class Block:
         noise: Noise,
     ) -> Iterator[RoundSum]:
         """The sum of each portion."""
-        sampler = FastSampler(stream(self._seed, Purpose.NOISE, asked.number, self.number))
+        sampler = self._sampler(asked)
         for mine in self._answered(asked, mechanism, model, counting, sampler):
             in_time = mine.in_time
             if noise is Noise.SUMMED:
@@ -184,14 +190,16 @@ class Block:
             radii = affordable_radius(
                 remaining, weight=asked.weight, largest=largest, refused=refused
             )
-            words, units, shrunk = mechanism.encode_within(values, sampler, radii=radii)
+            words, units, shrunk = mechanism.encode_within(
+                values, sampler, radii=radii, widen=False
+            )
         else:
             words, units = mechanism.encode(values, sampler)
             shrunk = None
         charge = charge_units(
             units,
             weight=asked.weight,
-            budget_units=self._study.budget_units,
+            budget_units=self._budget_units,
             largest=largest,
         )
         given, _, _ = decide(

@@ -282,8 +282,7 @@ class _Gateway:
                 self.recorder.sent(
                     number,
                     people,
-                    size_bytes=(len(reports.report_ids) + len(reports.words))
-                    // len(reports.people),
+                    size_bytes=reports.size_bytes // len(reports.people),
                     time_s=time.monotonic() - batch.received_s,
                 )
             await self._send(call, frame)

@@ -211,7 +211,10 @@ def test_no_row_leaves_its_radius_and_shrunk_is_what_the_budget_changed(
 
     words, squares, shrunk = mechanism.encode_within(values, Coins(coins), radii=radii)
     whole, norms = mechanism.encode(values, Coins(coins))
+    narrow = mechanism.encode_within(values, Coins(coins), radii=radii, widen=False)
 
+    for wide_one, narrow_one in zip((words, squares, shrunk), narrow, strict=True):
+        np.testing.assert_array_equal(narrow_one, wide_one)
     assert (squares <= radii).all()
     np.testing.assert_array_equal(squares, squared_norms(words))
     np.testing.assert_array_equal(shrunk, (words != whole).any(axis=1))

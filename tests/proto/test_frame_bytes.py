@@ -1,5 +1,7 @@
 """Bytes of frames that are put together by hand are those that protobuf makes."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,19 +20,20 @@ HASH = bytes(range(32))
     reports=st.one_of(st.integers(0, 30), st.integers(4090, 8200)),
     size=st.sampled_from([0, 1, 4, 127, 128, 400, 100_000, LARGEST_FRAMED_BYTES]),
     first=st.integers(1, (1 << 64) - 1 - 8200),
-    view=st.booleans(),
+    cuts=st.lists(st.integers(0, 3_000_000), max_size=3),
 )
 def test_a_frame_has_the_bytes_that_protobuf_serialises(
-    reports: int, size: int, first: int, view: bool
+    reports: int, size: int, first: int, cuts: list[int]
 ) -> None:
     reports = min(reports, max(3, 3_000_000 // max(1, size)))
     rng = np.random.default_rng(reports)
     ids, words = rng.bytes(16 * reports), rng.bytes(size * reports)
     frames = list(split_frames(HASH, ids, words, first_number=first))
 
-    made = list(
-        frames_in_bytes(HASH, ids, memoryview(words) if view else words, first_number=first)
-    )
+    ends = [*sorted(cuts), len(words)]
+    pieces = [memoryview(words)[start:stop] for start, stop in pairwise([0, *ends])]
+
+    made = list(frames_in_bytes(HASH, ids, pieces, first_number=first))
 
     assert [each.number for each in made] == [frame.frame_number for frame in frames]
     assert [ids[16 * each.reports.start : 16 * each.reports.stop] for each in made] == [
@@ -45,7 +48,7 @@ def test_a_report_that_is_too_large_for_a_frame_comes_in_the_same_chunks() -> No
     size = CHUNK_BYTES + 4
     words = np.random.default_rng(1).bytes(2 * size)
 
-    made = list(frames_in_bytes(HASH, bytes(range(32)), words, first_number=5))
+    made = list(frames_in_bytes(HASH, bytes(range(32)), [words], first_number=5))
 
     frames = list(split_frames(HASH, bytes(range(32)), words, first_number=5))
     assert [len(each.messages) for each in made] == [2, 2]
@@ -60,7 +63,7 @@ def test_a_report_that_is_too_large_for_a_frame_comes_in_the_same_chunks() -> No
 )
 def test_lengths_that_do_not_match_are_refused(ids: bytes, words: bytes) -> None:
     with pytest.raises(ParameterError):
-        list(frames_in_bytes(HASH, ids, words, first_number=1))
+        list(frames_in_bytes(HASH, ids, [words], first_number=1))
 
 
 @pytest.mark.parametrize(

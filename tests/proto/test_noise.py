@@ -1,12 +1,13 @@
 """The law of the rounded Gaussian, against Φ differences; every seed is fixed."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_sim.sampling import FastSampler
+from demur_sim.sampling import NARROW_STEPS, PIECE_WORDS, FastSampler
 
 Rng = np.random.Generator
 
@@ -119,3 +120,41 @@ def test_the_same_seed_gives_the_same_noise() -> None:
     assert np.array_equal(draws[0], draws[1])
     assert draws[0].dtype == np.int64
     assert draws[0].shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "steps", [8.0, float(NARROW_STEPS), math.nextafter(NARROW_STEPS, math.inf)]
+)
+def test_narrow_noise_is_the_same_noise_where_it_surely_fits(steps: float) -> None:
+    n = PIECE_WORDS + 5
+
+    wide = FastSampler(np.random.default_rng(5)).gaussian(steps, reports=n, dimension=1)
+    narrow = FastSampler(np.random.default_rng(5), widen=False).gaussian(
+        steps, reports=n, dimension=1
+    )
+
+    assert np.array_equal(narrow, wide)
+    assert narrow.dtype == (np.int32 if steps <= NARROW_STEPS else np.int64)
+
+
+def test_noise_drawn_in_pieces_is_that_of_one_draw() -> None:
+    shape = (3, PIECE_WORDS // 2 + 1)
+
+    noise = FastSampler(np.random.default_rng(5)).gaussian(8.0, reports=3, dimension=shape[1])
+
+    whole = np.random.default_rng(5).standard_normal(shape)
+    assert np.array_equal(noise, np.rint(8.0 * whole))
+
+
+@pytest.mark.parametrize(("width", "widen"), [(np.int32, True), (np.int64, False)])
+def test_words_of_one_width_and_noise_of_another_add_up_exactly(width: type, widen: bool) -> None:
+    mechanism = GaussianLinear(
+        dimension=2, clip=1.0, grid_exponent=-14, sigma=1.0, shares=1, on_grid=False
+    )
+    words: Any = np.array([[2**31 - 1, -(2**31)]], dtype=width)
+
+    sampler, same = (FastSampler(np.random.default_rng(5), widen=widen) for _ in range(2))
+    drawn, reports = mechanism.noise(sampler, reports=1), mechanism.randomise(words, same)
+
+    assert drawn.dtype != words.dtype
+    assert reports.tolist() == [[2**31 - 1 + int(drawn[0, 0]), -(2**31) + int(drawn[0, 1])]]

@@ -592,11 +592,11 @@ async def test_the_digest_key_is_gone_once_the_round_is_closed(
     collector: Collector, ask: Ask
 ) -> None:
     asked = await collector.open_round(ask(1).definition)
-    assert collector._asking(asked.hash).digest_key is not None
+    assert collector._known.find(asked.hash).digest_key is not None
 
     await collector.close_round(asked.hash)
 
-    assert collector._asking(asked.hash).digest_key is None
+    assert collector._known.find(asked.hash).digest_key is None
 
 
 async def test_rounds_close_at_the_time_they_name(collector: Collector, ask: Ask) -> None:
@@ -727,7 +727,7 @@ async def test_no_word_id_digest_or_sum_appears_in_the_logs(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     asked = await collector.open_round(ask(1).definition)
-    key = collector._asking(asked.hash).digest_key
+    key = collector._known.find(asked.hash).digest_key
     assert key is not None
     who = [secrets.randbits(128) for _ in range(3)]
     words = [[7101], [7202], [7303]]
@@ -763,7 +763,7 @@ async def test_a_report_wakes_nobody_but_those_who_wait_for_it(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait, "visitor", collector._opened.next)
         tasks.start_soon(wait, "watcher", collector._published.next)
-        tasks.start_soon(wait, "closer", collector._asking(asked.hash).news.next)
+        tasks.start_soon(wait, "closer", collector._known.find(asked.hash).news.next)
         await anyio.wait_all_tasks_blocked()
         await send(collector, asked, [1, 2], [[1], [2]])
         await anyio.wait_all_tasks_blocked()

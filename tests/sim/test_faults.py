@@ -427,7 +427,7 @@ async def test_frames_that_the_collector_cannot_take_yet_are_sent_again_and_coun
     ]
     store = MemoryStore()
     collector = Collector(store, open_access=True)
-    shedding = collector.intake = Shedding(store, collector._asking)
+    shedding = collector.intake = Shedding(store, collector._known.find)
     same = Cohort(study, people, seed=1, refusal=Refusal.COVER)
 
     with ThreadPoolExecutor(1) as pool, anyio.fail_after(DEADLINE_S):

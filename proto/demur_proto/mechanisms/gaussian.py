@@ -146,7 +146,7 @@ class GaussianLinear:
         return words, squares
 
     def encode_within(
-        self, values: Values, sampler: Sampler, *, radii: Integers
+        self, values: Values, sampler: Sampler, *, radii: Integers, widen: bool = True
     ) -> tuple[Words, Integers, Flags]:
         """`encode` under policy `clip`: each row to a squared norm that it can still pay for.
 
@@ -157,6 +157,7 @@ class GaussianLinear:
             values: [n, d], data units.
             sampler: of the coins.
             radii: R′ of each row [n], grid steps²; 0 to R. Secret.
+            widen: see `rounding.rounded`.
 
         Returns:
             words [n, d] in grid steps, each with Σz² ≤ R′; their squared norms [n]; and whether
@@ -167,7 +168,7 @@ class GaussianLinear:
         """
         self._check_shape(values)
         coins = self._coins(sampler, len(values))
-        words, squares, rough = self._encoded(values, None if self.on_grid else coins)
+        words, squares, rough = self._encoded(values, None if self.on_grid else coins, widen=widen)
         shrunk: Flags = (radii == 0) & (squares > 0)
         words[shrunk], squares[shrunk] = 0, 0  # what rounding within nothing gives, found sooner
         tight = (radii > 0) & (radii < self.squared_radius) & (rough | (squares > radii))
@@ -190,14 +191,17 @@ class GaussianLinear:
         """One for each coordinate [n, d]."""
         return sampler.uniform(reports=reports, dimension=self.dimension)
 
-    def _encoded(self, values: Values, coins: Values | None) -> tuple[Words, Integers, Flags]:
+    def _encoded(
+        self, values: Values, coins: Values | None, *, widen: bool = True
+    ) -> tuple[Words, Integers, Flags]:
         """Words, squared norms, and which rows had to be rounded: none, without coins."""
         values = values.astype(np.float64, copy=False)
         exponent, radius = self.grid_exponent, self.squared_radius
         candidates = on_grid(values, exponent=exponent)
         if coins is not None and not candidates.any():
             radii = np.full(len(values), radius)
-            return *rounded(values, coins, exponent=exponent, radii=radii), ~candidates
+            words, squares = rounded(values, coins, exponent=exponent, radii=radii, widen=widen)
+            return words, squares, ~candidates
         words, squares, plain = plain_words(values, candidates, exponent=exponent, radius=radius)
         if coins is None:
             return words, squares, np.zeros_like(plain)
@@ -212,8 +216,10 @@ class GaussianLinear:
     def randomise(self, words: Words, sampler: Sampler) -> Words:
         """Device half, after the decision: words [n, d] plus a share of noise for each report."""
         noisy = self.noise(sampler, reports=len(words))
-        noisy += words
-        return noisy
+        if np.can_cast(words.dtype, noisy.dtype):
+            noisy += words
+            return noisy
+        return noisy + words  # as wide as the wider of the two: nothing wraps around
 
     def noise(self, sampler: Sampler, *, reports: int) -> Words:
         """One share of noise for each report [n, d], grid steps."""

@@ -8,6 +8,8 @@ own sums of floats take whatever order suits a processor, and are left only what
 Arrays are worked on in pieces that stay in a processor's cache.
 """
 
+from typing import Any
+
 import numpy as np
 
 from demur_proto.arrays import Flags, Integers, Values, Vector, Words
@@ -77,7 +79,7 @@ def plain_words(
 
 
 def rounded(
-    values: Values, coins: Values, *, exponent: int, radii: Integers
+    values: Values, coins: Values, *, exponent: int, radii: Integers, widen: bool = True
 ) -> tuple[Words, Integers]:
     """Every row clipped to a length just inside its own radius, then rounded by its coins.
 
@@ -92,6 +94,8 @@ def rounded(
             floats, and the difference is one.
         exponent: of the grid step γ, data units.
         radii: R′ of each row [n], grid steps²; below 2^61.
+        widen: make words 64 bits wide. Otherwise they have 32 where every R′ is below 2^51: whoever asks
+            for that must not compute beyond their width.
 
     Returns:
         words z [n, d], each with Σz² ≤ R′, and their squared norms [n].
@@ -99,7 +103,8 @@ def rounded(
     >>> rounded(np.array([[0.6, 0.8]]), np.array([[0.5, 0.9]]), exponent=-2, radii=np.array([16]))
     (array([[2, 3]]), array([13]))
     """
-    words = np.empty(values.shape, dtype=np.int64)
+    exact = radii.max(initial=0) < EXACT_SQUARES
+    words: Any = np.empty(values.shape, dtype=np.int32 if exact and not widen else np.int64)
     squares = np.empty(len(values), dtype=np.int64)
     rows_at_once = max(1, GROUP_WORDS // values.shape[1])
     for start in range(0, len(values), rows_at_once):
@@ -107,7 +112,6 @@ def rounded(
         radius = radii[rows]
         some, scale = _scaled(values[rows], exponent, radius)
         floats = _round(some, scale, coins[rows], out=words[rows])
-        exact = radius.max() < EXACT_SQUARES
         squares[rows] = floats if exact else squared_norms(words[rows])
         outside = np.flatnonzero(squares[rows] > radius)
         if len(outside):
@@ -120,30 +124,18 @@ def _round(some: Values, scale: Vector, coins: Values, *, out: Words) -> Vector:
     """Steps [n, d], which are rows times a factor [n], rounded by coins; and Σz² in floats [n]."""
     n, d = some.shape
     squares = np.zeros(n)
-    if d <= PIECE_WORDS // 8:  # whole rows, many at once
-        step = PIECE_WORDS // d
-        steps = np.empty((min(n, step), d))
-        for at in range(0, n, step):
-            rows = slice(at, at + step)
-            part = steps[: n - at]
-            np.multiply(some[rows], scale[rows, None], out=part)
-            part -= coins[rows]
-            np.ceil(part, out=part)
-            out[rows] = part
-            squares[rows] = np.vecdot(part, part)
-        return squares
-    buffer = np.empty(min(d, PIECE_WORDS))
-    for i in range(n):
+    at_once = max(1, PIECE_WORDS // d)
+    buffer = np.empty((min(n, at_once), min(d, PIECE_WORDS)))
+    for i in range(0, n, at_once):
+        rows = slice(i, i + at_once)
         for at in range(0, d, PIECE_WORDS):
             columns = slice(at, at + PIECE_WORDS)
-            piece = buffer[: d - at]
-            np.multiply(some[i, columns], scale[i], out=piece)
-            piece -= coins[i, columns]
+            piece = buffer[: n - i, : d - at]
+            np.multiply(some[rows, columns], scale[rows, None], out=piece)
+            piece -= coins[rows, columns]
             np.ceil(piece, out=piece)
-            out[i, columns] = piece
-            for start in range(0, len(piece), LANES):  # longer ones would wake a library's threads
-                few = piece[start : start + LANES]
-                squares[i] += np.vecdot(few, few)
+            out[rows, columns] = piece
+            squares[rows] += np.einsum("nd,nd->n", piece, piece)  # no library, so no threads
     return squares
 
 
@@ -182,19 +174,16 @@ def _squared_lengths(values: Values) -> Vector:
     lanes = min(LANES, d)
     sums = np.empty((n, lanes))
     with np.errstate(over="ignore", invalid="ignore"):
-        if lanes == d:
-            np.square(values, out=sums)
-        else:
-            buffer = np.empty(lanes)
-            for row, total in zip(values, sums, strict=True):
-                np.square(row[:lanes], out=total)
-                for at in range(lanes, d, lanes):
-                    part = buffer[: d - at]
-                    np.square(row[at : at + lanes], out=part)
-                    total[: len(part)] += part
+        np.square(values[:, :lanes], out=sums)
+        buffer = np.empty((n, min(lanes, d - lanes)))
+        for at in range(lanes, d, lanes):
+            part = buffer[:, : d - at]
+            np.square(values[:, at : at + lanes], out=part)
+            sums[:, : d - at] += part
         while lanes > 1:
             kept = (lanes + 1) // 2
-            sums[:, : lanes - kept] += sums[:, kept:lanes]
+            lower = sums[:, : lanes - kept]
+            np.add(lower, sums[:, kept:lanes], out=lower)
             lanes = kept
     return sums[:, 0]
 

@@ -90,6 +90,6 @@ def check_people(people: Integers, rows: int) -> None:
     >>> check_people(np.array([0, 2, 2, 5]), 5)
     """
     fits = people.ndim == 1 and len(people) >= 1 and people.dtype == np.int64
-    if not fits or people[0] != 0 or people[-1] != rows or (np.diff(people) < 0).any():
+    if not fits or people[0] != 0 or people[-1] != rows or (people[1:] < people[:-1]).any():
         shown = (str(people.dtype), people.shape)
         raise ParameterError("people", shown, f"int64 offsets that rise from 0 to {rows}")

@@ -91,8 +91,11 @@ def test_squared_norms_are_exact_beyond_what_a_float_holds(radius: int, rng: Rng
     values, coins = rng.normal(size=(3, LANES + 9)), rng.random((3, LANES + 9))
 
     words, squares = rounded(values, coins, exponent=-31, radii=np.full(3, radius))
+    narrow, _ = rounded(values, coins, exponent=-31, radii=np.full(3, radius), widen=False)
 
     assert squares.tolist() == [sum(z * z for z in row) for row in words.tolist()]
+    assert np.array_equal(narrow, words)
+    assert (narrow.dtype == np.int32) == (radius < EXACT_SQUARES)
     assert 0.999 * radius < squares.min() <= squares.max() <= radius
 
 
