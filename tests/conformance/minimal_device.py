@@ -30,7 +30,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.round import Linear, Round
 from demur_proto.samplers.exact import ExactSampler
-from demur_proto.study import Policy, Study
+from demur_proto.study import MechanismFamily, Policy, Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 
 PAUSE_S = 0.05
@@ -252,7 +252,8 @@ class Device:
         return str(self.journal.find("nonce"))
 
     def accepts(self, study: Study) -> bool:
-        return study.budget <= self.largest_budget
+        linear = study.mechanism_family is MechanismFamily.GAUSSIAN
+        return linear and study.budget <= self.largest_budget
 
     def again(self, line: dict[str, Any]) -> dict[str, Any]:
         return line

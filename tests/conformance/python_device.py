@@ -1,4 +1,7 @@
-"""The Python client as a process: told by its environment, with its ledger file, its policy and its agent."""
+"""The Python client as a process: told by its environment, with its ledger file, its policy and its agent.
+
+With the argument `Lies` it says something else than what its owner's data hold.
+"""
 
 import asyncio
 import json
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 
 from demur_client.belonging import agent_of, enrol_device
 from demur_client.ledger.file import LedgerFile
@@ -18,28 +22,47 @@ from demur_client.policy import OwnerPolicy
 from demur_client.sources import FunctionSource
 from demur_proto.credentials import read_token
 from demur_proto.errors import ConnectionLost, DemurError, ours_in
+from demur_proto.round import Feature
 
 # The studies of the tool promise an ε of 38 for a μ of 18; the owner's policy is about ε.
 EPSILON_OF_MU = 38 / 18
 
 
-def source_of(path: Path) -> FunctionSource:
-    """What the owner has."""
-    values = json.loads(path.read_text()) if path.exists() else {}
-    return FunctionSource({name: partial(_kept, each) for name, each in values.items()})
+class Owner(FunctionSource):
+    """What the owner has: features and examples."""
+
+    def __init__(self, values: dict[str, Any], examples: dict[str, Any]) -> None:
+        super().__init__({name: partial(_kept, each) for name, each in values.items()})
+        self._examples = examples
+        self._lies = "Lies" in sys.argv
+
+    def evaluate(self, feature: Feature) -> Any:
+        value = super().evaluate(feature)
+        return (value + 1) % 2 if self._lies else value
+
+    def examples(self) -> tuple[Any, Any]:
+        labels = np.array(self._examples["labels"])
+        return self._examples["inputs"], 1 - labels if self._lies else labels
+
+
+def read(name: str) -> dict[str, Any]:
+    """A file that the environment names, if it is there."""
+    path = Path(os.environ[name])
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _kept(value: list[float], _: Mapping[str, float]) -> Any:
     return value
 
 
-async def run(source: FunctionSource) -> None:
+async def run(source: Owner) -> None:
     told = os.environ
     largest = EPSILON_OF_MU * float(told["DEMUR_LARGEST_BUDGET"])
     policy = OwnerPolicy(
         largest_epsilon=largest,
         largest_delta=1 - 1e-12,
         lifetime_epsilon=1000.0,
+        largest_round_epsilon=100.0,
         shortest_slot_ms=0,
         studies=(bytes.fromhex(told["DEMUR_STUDY"]),),
     )
@@ -60,7 +83,7 @@ async def run(source: FunctionSource) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        anyio.run(run, source_of(Path(os.environ["DEMUR_DATA"])))
+        anyio.run(run, Owner(read("DEMUR_DATA"), read("DEMUR_EXAMPLES")))
     except asyncio.CancelledError:
         sys.exit(0)
     except (DemurError, BaseExceptionGroup) as error:

@@ -1,6 +1,7 @@
 """Collectors on trial: the real one conforms, and each planted fault is found by its own rule."""
 
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -184,6 +185,20 @@ async def test_without_gateway_and_close_command_their_rules_are_not_tested() ->
     untested = {f.rule.id for f in verdicts.findings() if f.verdict is Verdict.NOT_TESTED}
     assert untested == {"frame", "closed"}
     assert not verdicts.all_pass()
+
+
+async def test_a_close_command_that_fails_costs_no_verdict_but_its_own(tmp_path: Path) -> None:
+    verdicts = Verdicts(COLLECTOR_RULES)
+    command = (sys.executable, "-c", "import sys; sys.exit(3)")
+
+    async with a_collector() as (_, visitor):
+        (tmp_path / "tokens").write_text("\n".join(map(write_token, visitor.tokens)))
+        failing = Visitor.of(visitor.target, tokens=tmp_path / "tokens", close_command=command)
+        await try_collector(replace(failing, gateway=visitor.gateway), verdicts)
+
+    [other] = [f for f in verdicts.findings() if f.verdict is not Verdict.PASS]
+    assert (other.rule.id, other.verdict) == ("closed", Verdict.NOT_TESTED)
+    assert other.evidence == "the close command failed with exit status 3"
 
 
 async def test_a_collector_without_an_open_round_is_refused_with_the_reason() -> None:

@@ -13,7 +13,7 @@ import pytest
 from demur_sim import cli
 from demur_sim.conformance.command import text
 from demur_sim.conformance.device_run import SCRIPTS, Trial, try_device
-from demur_sim.conformance.rules import COLLECTOR_RULES, DEVICE_RULES
+from demur_sim.conformance.rules import COLLECTOR_RULES, DEVICE_RULES, Rule
 from demur_sim.conformance.verdicts import Verdict, Verdicts
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ async def tried(command: tuple[str, ...], *only: str, patience_s: float = 20.0) 
 
 def against(verdicts: Verdicts) -> str:
     """What was found against a device, for a failing test to show."""
-    findings = [f for f in verdicts.findings() if f.verdict is not Verdict.PASS]
+    findings = [found for found in verdicts.findings() if not found.suffices]
     return text(findings) if findings else ""
 
 
@@ -44,8 +44,41 @@ def failed(verdicts: Verdicts) -> set[str]:
     return {f.rule.id for f in verdicts.findings() if f.verdict is Verdict.FAIL}
 
 
-async def test_the_least_right_device_keeps_every_rule() -> None:
-    assert against(await tried(MINIMAL)) == ""
+KINDS = ("histograms", "running-counts", "gradients")
+
+
+async def test_the_least_right_device_keeps_every_rule_and_says_what_it_does_not_offer() -> None:
+    verdicts = await tried(MINIMAL)
+
+    assert against(verdicts) == ""
+    declined = {f.rule.id: f.evidence for f in verdicts.findings() if f.verdict is not Verdict.PASS}
+    assert set(declined) == set(KINDS)
+    assert "its last words: refused: another study" in declined["histograms"]
+    assert "passes over such a round" in declined["running-counts"]
+
+
+async def test_the_python_client_answers_every_kind_of_question() -> None:
+    verdicts = await tried(PYTHON, *KINDS)
+
+    assert [f.verdict for f in verdicts.findings()] == [Verdict.PASS] * 3
+
+
+@pytest.mark.long
+async def test_conformance_of_a_device_that_lies_about_its_data_fails_in_every_kind() -> None:
+    assert failed(await tried((*PYTHON, "Lies"), *KINDS)) == set(KINDS)
+
+
+def test_only_optional_rules_may_be_declined() -> None:
+    rules = [Rule(id="a", text="must"), Rule(id="b", text="may", optional=True)]
+    for rule, conforms in (("a", False), ("b", True)):
+        verdicts = Verdicts(rules)
+        verdicts.check("b" if rule == "a" else "a", True, "seen")
+        verdicts.decline(rule, "not mine")
+
+        assert verdicts.all_pass() is conforms
+        verdicts.check(rule, False, "but it tried")
+        assert not verdicts.all_pass()
+        assert failed(verdicts) == {rule}
 
 
 async def test_the_python_client_keeps_its_budget_and_its_slots() -> None:

@@ -8,7 +8,7 @@ decides, and a leak fails both.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -118,7 +118,6 @@ class Case:
     people: Callable[[int], Any]
     ask: Callable[..., Any]
     silent: bool = True  #: a device could fall silent
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 PLAIN = Scenario(name="plain", feature="value", budget=2, grid_exponent=-10, policy=Policy.SKIP)

@@ -41,6 +41,14 @@ class Unanswered(Exception):
         self.rule = rule
 
 
+class Declined(Exception):
+    """The device does not offer what an optional rule is about."""
+
+    def __init__(self, rule: str, how: str) -> None:
+        super().__init__(how)
+        self.rule = rule
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A report to a round, and its times."""
@@ -159,6 +167,45 @@ class Bench:
             return False
         await self.settle(answer, report_pb2.DISPOSITION_ACCEPTED)
         return True
+
+    async def begin(self, rule: str) -> None:
+        """Wait for a device that may decline a study of this kind.
+
+        Raises:
+            Declined: it takes no part.
+        """
+        try:
+            await self.visit(rule)
+        except Unanswered as missing:
+            if "Visit" in self.stand.calls:
+                raise
+            raise Declined(rule, f"it takes no part in such a study: {missing}") from None
+
+    async def offered(self, asked: Asked, *, rule: str, before: Asked) -> None:
+        """Ask a device a round of a kind that it need not know; a report to it is counted.
+
+        Args:
+            asked: the round.
+            rule: what a device that answers neither breaks.
+            before: the next round, of a kind that every device knows.
+
+        Raises:
+            Declined: it passes over such rounds.
+        """
+        for each in (asked, before):
+            self._asked[each.defined.hash] = each
+        visit = await self.visit(rule)
+        await visit.push(asked.defined)
+        pushed_s = await visit.push(before.defined)
+        answer = await self._wait_for(visit, before, pushed_s, rule=rule, same="retry-same")
+        if answer is None:
+            raise Unanswered(rule, f"round {before.number}: the visit ended without a report")
+        await self.settle(answer, report_pb2.DISPOSITION_ACCEPTED)
+        report = self._first.get(asked.defined.hash)
+        if report is None:
+            raise Declined(rule, "it passes over such a round, and answers the next one")
+        self._accepted.add(asked.defined.hash)
+        await visit.receipt(report.report_id, report_pb2.DISPOSITION_ACCEPTED)
 
     def lose(self) -> None:
         """Break the connection off; receipts that were not given are lost."""

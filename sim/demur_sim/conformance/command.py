@@ -16,7 +16,7 @@ from demur_sim.conformance.verdicts import Finding, Verdict, Verdicts
 DESCRIPTION = """\
 Try out a device, with --listen, or a collector, with --connect: a verdict for each rule of
 docs/device-contract.md that the other end of the wire can see. The exit status is 0 only if every
-rule was tested and holds. The data are the tool's own, in studies that protect nothing: never let
+rule was tested and holds, or is optional and the device does not offer it. The data are the tool's own, in studies that protect nothing: never let
 a device take part that has a person's data."""
 
 
@@ -129,7 +129,7 @@ def _words(name: str, command: str | None) -> tuple[str, ...]:
 def fields(findings: list[Finding]) -> dict[str, object]:
     """What was found, for programs."""
     return {
-        "conforms": all(found.verdict is Verdict.PASS for found in findings),
+        "conforms": all(found.suffices for found in findings),
         "rules": [
             {
                 "rule": found.rule.id,
@@ -143,13 +143,14 @@ def fields(findings: list[Finding]) -> dict[str, object]:
 
 
 def text(findings: list[Finding]) -> str:
-    """What was found, for people: a line for each rule, and the evidence against it below."""
+    """What was found, for people: a line for each rule, and below it why it does not hold."""
     width = max(len(found.rule.id) for found in findings)
     lines = []
     for found in findings:
-        lines.append(f"{found.verdict:10}  {found.rule.id:{width}}  {found.rule.text}")
-        if found.verdict is Verdict.FAIL:
-            lines.append(f"{'':10}  {'':{width}}  but: {found.evidence}")
+        lines.append(f"{found.verdict:11}  {found.rule.id:{width}}  {found.rule.text}")
+        if found.verdict is not Verdict.PASS and found.evidence:
+            word = "but" if found.verdict is Verdict.FAIL else "why"
+            lines.append(f"{'':11}  {'':{width}}  {word}: {found.evidence}")
     counts = {each: sum(found.verdict is each for found in findings) for each in Verdict}
     lines.append(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return "\n".join(lines)

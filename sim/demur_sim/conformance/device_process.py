@@ -18,6 +18,7 @@ from demur_proto.credentials import write_token
 from demur_proto.errors import ParameterError
 
 Data = Mapping[str, Sequence[float]]
+Examples = tuple[Sequence[Sequence[float]], Sequence[int]]  #: inputs and labels, for models
 
 
 def prepare(
@@ -28,12 +29,14 @@ def prepare(
     study_hash: bytes,
     data: Data | None,
     largest_budget: float,
+    examples: Examples | None = None,
 ) -> dict[str, str]:
     """What a device is told, as its environment; its data are written down in the folder.
 
     `DEMUR_TARGET` is the collector, HOST:PORT without TLS; `DEMUR_TOKEN` enrols; `DEMUR_STUDY` is the hash of the
     study to take part in, in hexadecimal digits; `DEMUR_STATE` is a folder that outlives the
-    process; `DEMUR_DATA` is a JSON file, an object with a list of numbers for each feature; and
+    process; `DEMUR_DATA` is a JSON file, an object with a list of numbers for each feature;
+    `DEMUR_EXAMPLES` is one with the lists `inputs` and `labels`, there for gradients only; and
     `DEMUR_LARGEST_BUDGET` is the owner's policy: the largest budget μ of a study that they accept.
 
     Args:
@@ -43,8 +46,9 @@ def prepare(
         study_hash: 32 bytes.
         data: by feature; None for a file that is not there.
         largest_budget: μ.
+        examples: what models learn from; None for a file that is not there.
     """
-    state, file = folder / "state", folder / "data.json"
+    state, file, learnt = (folder / name for name in ("state", "data.json", "examples.json"))
     state.mkdir(parents=True, exist_ok=True)
     if data is not None:
         plain = {
@@ -52,12 +56,15 @@ def prepare(
             for name, values in data.items()
         }
         file.write_text(json.dumps(plain))
+    if examples is not None:
+        learnt.write_text(json.dumps(dict(zip(("inputs", "labels"), examples, strict=True))))
     return {
         "DEMUR_TARGET": target,
         "DEMUR_TOKEN": write_token(token),
         "DEMUR_STUDY": study_hash.hex(),
         "DEMUR_STATE": str(state),
         "DEMUR_DATA": str(file),
+        "DEMUR_EXAMPLES": str(learnt),
         "DEMUR_LARGEST_BUDGET": repr(largest_budget),
     }
 

@@ -2,7 +2,7 @@
 
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,11 @@ from pathlib import Path
 import anyio
 
 from demur_proto.definition import Defined
+from demur_proto.models.definition import DefinedModel
 from demur_proto.study import Policy, Study
-from demur_sim.conformance import budget_scripts, other_scripts
-from demur_sim.conformance.bench import Bench, Enough, Unanswered
-from demur_sim.conformance.device_process import Data, Operator, Process, Runner, prepare
+from demur_sim.conformance import budget_scripts, kind_scripts, other_scripts
+from demur_sim.conformance.bench import Bench, Declined, Enough, Unanswered
+from demur_sim.conformance.device_process import Data, Examples, Operator, Process, Runner, prepare
 from demur_sim.conformance.questions import BUDGET_MU, COORDINATES, feature_of, revealing_study
 from demur_sim.conformance.stand import Stand, standing
 from demur_sim.conformance.verdicts import Verdicts
@@ -74,11 +75,13 @@ class _Room:
         *,
         largest_budget: float = BUDGET_MU,
         given: bytes = b"",
+        examples: Examples | None = None,
+        models: Sequence[DefinedModel] = (),
     ) -> AsyncIterator[Bench]:
         """A new device and its collector; what a script finds unanswered becomes a verdict."""
         self._devices += 1
         folder = self._folder / str(self._devices)
-        stand = Stand(study=study, given=given)
+        stand = Stand(study=study, given=given, models={each.hash: each for each in models})
         async with standing(stand, self._trial.host, self._trial.port) as port:
             told = prepare(
                 folder,
@@ -87,6 +90,7 @@ class _Room:
                 study_hash=study.hash,
                 data=data,
                 largest_budget=largest_budget,
+                examples=examples,
             )
             runner: Runner = (
                 Process(self._trial.command, told, folder / "log")
@@ -98,6 +102,8 @@ class _Room:
                 yield bench
             except Enough:
                 pass
+            except Declined as how:
+                verdicts.decline(how.rule, f"{how}{_said(folder / 'log')}")
             except Unanswered as missing:
                 verdicts.check(missing.rule, False, f"{missing}{_said(folder / 'log')}")
             finally:
@@ -111,10 +117,20 @@ class _Room:
 
 
 def _said(log: Path) -> str:
-    """The last line of what the device printed."""
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return f"; its last words: {last.strip()[:200]}" if last else ""
+    """The last words of what the device printed."""
+    words = last_words(log.read_text(errors="replace")) if log.exists() else ""
+    return f"; its last words: {words}" if words else ""
+
+
+def last_words(printed: str) -> str:
+    r"""The last line that says something, without the stack and the version that Node.js puts after it.
+
+    >>> last_words("Error: no budget\n    at read (device.js:9:3) {\n  code: 'E'\n}\n\nNode.js v20.1\n")
+    'Error: no budget'
+    """
+    lines = [line for line in printed.split("\n") if line.strip()]
+    saying = [line for line in lines if not (line[0] in " \t}" or line.startswith("Node.js v"))]
+    return (saying or lines or [""])[-1].strip()[:200]
 
 
 async def _skip(room: _Room, verdicts: Verdicts) -> None:
@@ -158,7 +174,9 @@ async def _policy(room: _Room, verdicts: Verdicts) -> None:
             why = f"budget {BUDGET_MU:g}, the owner accepts 1"
             status = await other_scripts.stays_away(bench, rule=rule, why=why)
             seen.append((status, sorted(set(bench.stand.calls))))
-    verdicts.check(rule, seen[0] == seen[1], f"without data it does the same: {seen[0] == seen[1]}")
+    if len(seen) == 2:  # or one of them was never looked at, which is a verdict already
+        same = seen[0] == seen[1]
+        verdicts.check(rule, same, f"without data it does the same: {same}")
 
 
 async def _pinned(room: _Room, verdicts: Verdicts) -> None:
@@ -166,6 +184,26 @@ async def _pinned(room: _Room, verdicts: Verdicts) -> None:
     data = other_scripts.refusal_data()
     async with room.bench(verdicts, study, data, given=other.definition) as bench:
         await other_scripts.stays_away(bench, rule="study-pinned", why="another study came")
+
+
+async def _histograms(room: _Room, verdicts: Verdicts) -> None:
+    study = kind_scripts.histogram_study()
+    data, largest = kind_scripts.histogram_data(), kind_scripts.LARGEST_BUDGET
+    async with room.bench(verdicts, study, data, largest_budget=largest) as bench:
+        await kind_scripts.run_histograms(bench, study)
+
+
+async def _running_counts(room: _Room, verdicts: Verdicts) -> None:
+    study = kind_scripts.running_study()
+    async with room.bench(verdicts, study, kind_scripts.running_data()) as bench:
+        await kind_scripts.run_running_counts(bench, study)
+
+
+async def _gradients(room: _Room, verdicts: Verdicts) -> None:
+    study, model = kind_scripts.running_study(), kind_scripts.MODEL
+    data, examples = kind_scripts.running_data(), kind_scripts.EXAMPLES
+    async with room.bench(verdicts, study, data, examples=examples, models=[model]) as bench:
+        await kind_scripts.run_gradients(bench, study)
 
 
 EVERYWHERE = ("credential", "fields", "report-form", "resume")
@@ -194,5 +232,8 @@ SCRIPTS: tuple[tuple[tuple[str, ...], Script], ...] = (
     (("budget-clip",), _clip),
     (("owners-policy",), _policy),
     (("study-pinned",), _pinned),
+    (("running-counts",), _running_counts),
+    (("histograms",), _histograms),
+    (("gradients",), _gradients),
 )
 """Which rules each script looks at, longest script first."""

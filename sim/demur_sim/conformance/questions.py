@@ -10,7 +10,7 @@ from demur_proto.asking import round_of
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.grid import squared_radius
 from demur_proto.mechanisms.of_round import mechanism_of
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.round import Feature, GaussianQuery, Linear, Round
 from demur_proto.study import Measure, Policy, Study, View
 from demur_proto.words import WordType
 
@@ -46,10 +46,10 @@ class Asked:
 
 
 def sigma_steps(asked: Round) -> float:
-    """The noise of one coordinate of a linear round in view local, grid steps."""
+    """The noise of one coordinate of a Gaussian round in view local, grid steps."""
     query = asked.query
-    if not isinstance(query, Linear):
-        raise TypeError("a linear round")
+    if not isinstance(query, GaussianQuery):
+        raise TypeError("a round with Gaussian noise")
     return math.ldexp(query.sigma, -query.grid_exponent)
 
 

@@ -9,10 +9,14 @@ class Rule:
 
     id: str  #: what to call it
     text: str  #: in a sentence
+    optional: bool = False  #: a device may say that it does not offer this
 
 
-def _rules(**texts: str) -> tuple[Rule, ...]:
-    return tuple(Rule(id=name.replace("_", "-"), text=text) for name, text in texts.items())
+def _rules(*, optional: bool = False, **texts: str) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(id=name.replace("_", "-"), text=text, optional=optional)
+        for name, text in texts.items()
+    )
 
 
 DEVICE_RULES = _rules(
@@ -44,6 +48,11 @@ DEVICE_RULES = _rules(
     slots="sends when the slot has come: never before, and no later for what it decided",
     chunks="sends a report that is too large for one message in chunks of 1 MiB",
     terminates="ends within seconds when it is told to",
+) + _rules(
+    optional=True,
+    histograms="answers histograms with the symbol of its category, and with none for none or cover",
+    running_counts="tells a state by its changes, word for word, and holds what later words will cost",
+    gradients="fetches the model that a round names, and clips the gradient of its examples",
 )
 
 COLLECTOR_RULES = _rules(

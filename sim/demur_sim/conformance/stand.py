@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,8 @@ from google.protobuf.message import Message
 from demur_proto.credentials import METADATA_KEY, DeviceCredential
 from demur_proto.definition import Defined
 from demur_proto.errors import StateError
+from demur_proto.model_pieces import pieces_of
+from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
 from demur_proto.status import REFUSED
 from demur_proto.study import Study
@@ -117,6 +119,7 @@ class Stand:
 
     study: Defined[Study]
     given: bytes = b""  #: what GetStudy answers, where that is not the study
+    models: Mapping[bytes, DefinedModel] = field(default_factory=dict)  #: by their hashes
     lose_enrolments: int = 0  #: so many answers to Enrol are lost
     enrolment_lost: Callable[[], Awaitable[None]] | None = None  #: called when one is
     credential: DeviceCredential = field(
@@ -154,6 +157,18 @@ class Stand:
         self._look(request, version=request.protocol_version)
         self.study_asked.set()
         return collector_pb2.GetStudyResponse(definition=self.given or self.study.definition)
+
+    async def get_model(
+        self, request: collector_pb2.GetModelRequest, context: Context
+    ) -> AsyncIterator[collector_pb2.GetModelResponse]:
+        """A model that a round names, in pieces."""
+        await self._admit("GetModel", context)
+        self._look(request, version=request.protocol_version)
+        model = self.models.get(request.model_hash)
+        if model is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no round names this model")
+        for piece in pieces_of(model.definition):
+            yield collector_pb2.GetModelResponse(piece=piece)
 
     async def visit(
         self, requests: AsyncIterator[collector_pb2.VisitRequest], context: Context
@@ -243,6 +258,9 @@ def _handlers(stand: Stand) -> Sequence[grpc.GenericRpcHandler]:
         ),
         "GetStudy": grpc.unary_unary_rpc_method_handler(
             stand.get_study, collector_pb2.GetStudyRequest.FromString, serialised
+        ),
+        "GetModel": grpc.unary_stream_rpc_method_handler(
+            stand.get_model, collector_pb2.GetModelRequest.FromString, serialised
         ),
         "Visit": grpc.stream_stream_rpc_method_handler(
             stand.visit, collector_pb2.VisitRequest.FromString, serialised

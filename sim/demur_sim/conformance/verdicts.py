@@ -14,6 +14,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     NOT_TESTED = "not tested"
+    NOT_OFFERED = "not offered"  #: of an optional rule: the device says so, or keeps away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,12 @@ class Finding:
     rule: Rule
     verdict: Verdict
     evidence: str
+
+    @property
+    def suffices(self) -> bool:
+        """Whether whoever is tried out may conform with it."""
+        declined = self.rule.optional and self.verdict is Verdict.NOT_OFFERED
+        return self.verdict is Verdict.PASS or declined
 
 
 class Verdicts:
@@ -52,6 +59,7 @@ class Verdicts:
         self._rules = [rule for rule in rules if not only or rule.id in only]
         self._for: dict[str, list[str]] = {}
         self._against: dict[str, list[str]] = {}
+        self._without: dict[str, tuple[Verdict, str]] = {}
 
     def wants(self, *ids: str) -> bool:
         """Whether any of these rules is wanted."""
@@ -67,6 +75,14 @@ class Verdicts:
             raise KeyError(rule)
         (self._for if holds else self._against).setdefault(rule, []).append(evidence)
 
+    def decline(self, rule: str, evidence: str) -> None:
+        """Note that a device does not offer what an optional rule is about; an observation decides."""
+        self._without.setdefault(rule, (Verdict.NOT_OFFERED, evidence))
+
+    def omit(self, rule: str, why: str) -> None:
+        """Note why a rule cannot be tested; an observation decides."""
+        self._without.setdefault(rule, (Verdict.NOT_TESTED, why))
+
     @property
     def is_lost(self) -> bool:
         """Whether every wanted rule has failed, so that nothing is left to find."""
@@ -77,8 +93,8 @@ class Verdicts:
         return [self._finding(rule) for rule in self._rules]
 
     def all_pass(self) -> bool:
-        """Whether every wanted rule was tested and holds."""
-        return all(found.verdict is Verdict.PASS for found in self.findings())
+        """Whether every wanted rule was tested and holds, or is optional and not offered."""
+        return all(found.suffices for found in self.findings())
 
     def _finding(self, rule: Rule) -> Finding:
         against, for_it = self._against.get(rule.id, []), self._for.get(rule.id, [])
@@ -87,4 +103,5 @@ class Verdicts:
         if for_it:
             evidence = "; ".join(dict.fromkeys(for_it))
             return Finding(rule=rule, verdict=Verdict.PASS, evidence=evidence)
-        return Finding(rule=rule, verdict=Verdict.NOT_TESTED, evidence="")
+        verdict, why = self._without.get(rule.id, (Verdict.NOT_TESTED, ""))
+        return Finding(rule=rule, verdict=verdict, evidence=why)
