@@ -251,6 +251,11 @@ class Prefix(WholeNumber):
         feature = Feature(name=self.feature.name)
         return replace(self, feature=feature, segment=self.segment.start())
 
+    def whole(self) -> "Prefix":
+        """What all rounds of its count have in common, whichever segment they are in."""
+        feature = Feature(name=self.feature.name)
+        return replace(self, feature=feature, segment=self.segment.whole())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaltCount(WholeNumber):
@@ -292,6 +297,10 @@ class HaltCount(WholeNumber):
     def fixed(self) -> "HaltCount":
         """What all rounds of its segment have in common."""
         return replace(self, segment=self.segment.start())
+
+    def whole(self) -> "HaltCount":
+        """What all rounds of its count have in common, whichever segment they are in."""
+        return replace(self, segment=self.segment.whole())
 
 
 CountingQuery = Prefix | HaltCount

@@ -76,7 +76,7 @@ class Block:
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
         self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
-        self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
+        self.running: dict[int, RunningBlock] = {}  # by the first round of a count
 
     def answers(
         self,
@@ -198,9 +198,10 @@ class Block:
             values = evaluate_query(query, self._population, self._people)
         else:
             values = counting.flags[self._people].astype(np.float64)[:, None]
-        if segment.first_round not in self.running:
-            self.running[segment.first_round] = RunningBlock(len(self.refused))
-        words, given, whole = self.running[segment.first_round].answer(
+        if segment.count not in self.running:
+            self.running[segment.count] = RunningBlock(len(self.refused))
+        running = self.running[segment.count]
+        words, given, whole = running.answer(
             counting.step,
             values,
             remaining=self.remaining,
@@ -209,8 +210,8 @@ class Block:
             retire=self._study.policy is not Policy.SKIP,
         )
         self.covered |= ~whole
-        if segment.position == segment.horizon:
-            del self.running[segment.first_round]
+        if segment.over:
+            running.begin()
         sent = given if self._silent else np.ones_like(given)
         return words if given.all() else covered(words, given), sent
 
@@ -233,10 +234,10 @@ class Block:
             return error_shares(learner, model.theta, some)
 
     def held(self, weights: Mapping[int, int]) -> Integers:
-        """What is held for words to come, budget units; weights by the first round of a segment."""
+        """What is held for words to come, budget units; weights by the first round of a count."""
         held: Integers = np.zeros_like(self.remaining)
-        for first, running in self.running.items():
-            held += weights[first] * running.planned
+        for count, running in self.running.items():
+            held += weights[count] * running.planned
         return held
 
     def report_ids(self) -> ReportIds:

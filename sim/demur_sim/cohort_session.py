@@ -66,7 +66,7 @@ class CohortSession:
         self._threads = threads
         self._noise = noise
         self._releases: list[Release] = []
-        self._segments: dict[int, list[tuple[Round, Release]]] = {}  # by the first round of each
+        self._counts: dict[int, list[tuple[Round, Release]]] = {}  # by the first round of each
         self._contributed: list[Integers] = []
         self._answering_s = 0.0
         self._news = anyio.Event()
@@ -208,7 +208,7 @@ class CohortSession:
         query = counting_of(question)
         before: list[tuple[Round, Release]] = []
         if query is not None:
-            before = self._segments.setdefault(query.segment.first_round, before)
+            before = self._counts.setdefault(query.segment.count, before)
             check_next(question, [asked for asked, _ in before])
         started = time.monotonic()
         answers = self.cohort.sum(

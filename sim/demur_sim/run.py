@@ -222,8 +222,7 @@ async def _running(scenario: Scenario, plan: _Plan, *, started: float) -> Runnin
         )
         for companion in session.companions.values():
             halts.append(await companion.ask_halt_count(session.study.hash, halts_segment(segment)))
-        if segment.position < segment.horizon:
-            segment = segment.after(release.number)
+        segment = segment.following(release.number)
         return release
 
     common = await plan.carry_out(
