@@ -243,7 +243,7 @@ def next_prefix(
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Prefix(
         feature=feature,
-        segment=segment.begun(number),
+        segment=_begun(segment, number),
         bound=bound,
         admission=admission,
         sigma=noise,
@@ -288,7 +288,7 @@ def next_halt_count(
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = HaltCount(
         halted_study=halted_study,
-        segment=segment.begun(number),
+        segment=_begun(segment, number),
         sigma=noise,
         grid_exponent=exponent,
     )
@@ -341,6 +341,12 @@ def round_of(
         answer_after_ms=answer_after_ms,
         close_unix_ms=close_unix_ms,
     )
+
+
+def _begun(segment: Segment, number: int) -> Segment:
+    if not isinstance(segment, Segment):
+        raise ParameterError("segment", segment, "a Segment")
+    return segment.begun(number)
 
 
 def _noise(study: Study, sigma: float | None, grid_exponent: int | None) -> tuple[float, int]:

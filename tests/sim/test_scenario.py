@@ -24,7 +24,7 @@ from demur_sim.scenario import (
 )
 
 OF_HISTOGRAMS, OF_SUMS = {"categories", "beside"}, {"clip", "grid_exponent", "on_grid"}
-OF_COUNTS = {"factorisation", "admission", "halts"}
+OF_COUNTS = {"first_segment", "factorisation", "admission", "halts"}
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
 EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"
