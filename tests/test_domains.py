@@ -423,6 +423,7 @@ EXAMPLES: dict[str, Example] = {
     "asking.next_round": example(
         study=DEFINED,
         features=[FEATURE],
+        weights=[[1.0]],
         number=1,
         dimension=1,
         clip=1.0,

@@ -121,6 +121,12 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--dimension", type=int, metavar="D", help="coordinates in all (default: one a feature)"
     )
     command.add_argument(
+        "--weights",
+        metavar="W",
+        help="of what the features give, a row for each coordinate, as in 1,0.5;0,-1 (default: add "
+        "up the numbers themselves)",
+    )
+    command.add_argument(
         "--answer-after-ms",
         type=int,
         metavar="MS",
@@ -161,7 +167,15 @@ def run(options: argparse.Namespace) -> int:
     check_positive("--timeout", options.timeout)
     features = read_features(options.question)
     names = [flag for flag, *_ in (*CONTRACT, *HISTOGRAM, *RUNNING)]
-    names += ["--clip", "--on-grid", "--dimension", "--answer-after-ms", "--running", "--anew"]
+    names += [
+        "--clip",
+        "--on-grid",
+        "--dimension",
+        "--weights",
+        "--answer-after-ms",
+        "--running",
+        "--anew",
+    ]
     keys = [flag.removeprefix("--").replace("-", "_") for flag in names]
     question = Question.read(features, {key: getattr(options, key) for key in keys})
     slot_s = (options.answer_after_ms or 0) / 1000

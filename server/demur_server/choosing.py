@@ -87,6 +87,21 @@ def read_features(words: Sequence[str]) -> list[Feature]:
     return [Feature(name=name, parameters=parameters) for name, parameters in features]
 
 
+def read_weights(text: str) -> list[list[float]]:
+    """Weights as they are written on the command line: rows apart by `;`, numbers by `,`.
+
+    Raises:
+        ParameterError: one is no number.
+
+    >>> read_weights("1,0.5;0,-1")
+    [[1.0, 0.5], [0.0, -1.0]]
+    """
+    try:
+        return [[float(each) for each in row.split(",")] for row in text.split(";")]
+    except ValueError:
+        raise ParameterError("--weights", text, "rows of numbers, as in 1,0.5;0,-1") from None
+
+
 def _is_number(word: str) -> bool:
     try:
         float(word)

@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
@@ -49,6 +49,7 @@ class Notebook:
         self,
         *features: Feature,
         dimension: int | None = None,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
         reports: int | None = None,
@@ -60,6 +61,7 @@ class Notebook:
                 self._analyst.ask,
                 *features,
                 dimension=dimension,
+                weights=weights,
                 clip=clip,
                 on_grid=on_grid,
                 reports=reports,
@@ -71,6 +73,7 @@ class Notebook:
         self,
         *features: Feature,
         dimension: int | None = None,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
         answer_after_ms: int = 0,
@@ -81,6 +84,7 @@ class Notebook:
                 self._analyst.open,
                 *features,
                 dimension=dimension,
+                weights=weights,
                 clip=clip,
                 on_grid=on_grid,
                 answer_after_ms=answer_after_ms,

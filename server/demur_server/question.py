@@ -12,12 +12,12 @@ from demur_proto.release import Release
 from demur_proto.round import LATEST_ANSWER_MS, MOST_CATEGORIES, Feature, Randomiser
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_server.analyst import Analyst
-from demur_server.choosing import matches
+from demur_server.choosing import matches, read_weights
 from demur_server.running_question import OF_COUNTS, ask_running, check_options, counting_study
 
 ANSWERS = 15  #: that a device can afford, unless somebody says otherwise
 DEFAULTS: Mapping[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
-OF_SUMS = ("clip", "on_grid", "dimension")
+OF_SUMS = ("clip", "on_grid", "dimension", "weights")
 OF_HISTOGRAMS = ("categories", "mechanism", "question_epsilon")
 NOT_OF_HISTOGRAMS = (*OF_SUMS, *OF_COUNTS, "dishonest", "grid_exponent")
 KINDS = {"view": View, "measure": Measure, "policy": Policy}
@@ -65,6 +65,8 @@ class Question:
                     )
         if running:
             check_options(tuple(features), known)
+        if "weights" in known:
+            known["weights"] = read_weights(known["weights"])
         if "answers" in known:
             check_integer("--answers", known["answers"], 1)
         check_integer("--answer-after-ms", known.get("answer_after_ms", 0), 0, LATEST_ANSWER_MS)
@@ -125,6 +127,7 @@ class Question:
             return await analyst.ask(
                 *self.features,
                 dimension=self.given.get("dimension"),
+                weights=self.given.get("weights"),
                 clip=self.given.get("clip", 1.0),
                 on_grid=self.given.get("on_grid", False),
                 answer_after_ms=self.given.get("answer_after_ms", 0),

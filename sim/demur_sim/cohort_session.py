@@ -86,13 +86,14 @@ class CohortSession:
     async def ask(
         self,
         *features: Feature,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float | None = None,
         on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
         check_family(self.study.value, Linear)
-        question = self._questions.checked(features, clip=clip, on_grid=on_grid)
+        question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
         if self._ended:
             raise StateError(ENDED)
         return self._released(
@@ -101,6 +102,7 @@ class CohortSession:
                 question.features,
                 number=len(self._releases) + 1,
                 dimension=question.dimension,
+                weights=weights,
                 clip=question.clip,
                 on_grid=question.on_grid,
             )

@@ -75,16 +75,18 @@ class ProcessSession:
     async def ask(
         self,
         *features: Feature,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float | None = None,
         on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
         check_family(self.study.value, Linear)
-        question = self._questions.checked(features, clip=clip, on_grid=on_grid)
+        question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
         return await self._released(
             lambda: self._analyst.open(
                 *question.features,
                 dimension=question.dimension,
+                weights=weights,
                 clip=question.clip,
                 on_grid=question.on_grid,
             )

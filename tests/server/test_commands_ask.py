@@ -110,7 +110,7 @@ async def fixed(server: Server, name: str) -> Defined[Any]:
 async def test_a_question_makes_its_study_and_the_next_one_goes_on_with_it(
     server: Server, pair: list[DeviceCredential]
 ) -> None:
-    question = ("active", "period=3", "--study", "visits", "--on-grid")
+    question = ("active", "period=3", "--study", "visits", "--on-grid", "--weights", "1")
 
     status, out, err = await answered(server, pair, "visits", *question, *NEW)
     again, as_json, _ = await answered(server, pair, "visits", *question, "--json", rounds=1)
@@ -273,7 +273,7 @@ def test_a_new_study_for_a_running_count_has_room_for_changes_in_the_longest_seg
 
     def room(made: Study, horizon: int) -> float:
         steps = dense(Factorisation.SQUARE_ROOT, horizon)[:, 0].tolist()
-        return made.budget_units / made.base_weight / sum(step**2 for step in steps)
+        return float(made.budget_units / made.base_weight / sum(step**2 for step in steps))
 
     assert room(study(horizon=64), 64) == pytest.approx(3, rel=1e-6)
     assert room(study(horizon=7, segment=1), 4) == pytest.approx(3, rel=1e-6)
@@ -333,6 +333,12 @@ async def test_a_question_that_cannot_be_put_ends_in_one_line(
             ParameterError,
             "^feature must be a name; a parameter is .* KEY=VALUE, got '5'",
         ),
+        (
+            ["x", "--weights", "1,a"],
+            ParameterError,
+            "^--weights must be rows of numbers, as in 1,0",
+        ),
+        (["x", *K, "--weights", "1"], ParameterError, "^--weights must be left out with it"),
         (["on", "--segment", "4"], ParameterError, "^--segment must be given with --running only"),
         (["on", "--anew"], ParameterError, "^--anew must be given with --running only"),
         (

@@ -211,23 +211,32 @@ Global___Feature: _TypeAlias = Feature  # noqa: Y015
 
 @_typing.final
 class Linear(_message.Message):
-    """The sum over people of a vector: the features' values, one after the other."""
+    """The sum over people of a vector: the features' values, one after the other, or weighted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FEATURES_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def features(self) -> _containers.RepeatedCompositeFieldContainer[Global___Feature]:
         """At least one."""
+
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """A matrix of as many rows as the round's dimension, row after row, each with a weight for each number
+        that the features give: the value is the matrix times these numbers. Finite, at most 4,096. Unset:
+        the value is these numbers.
+        """
 
     def __init__(
         self,
         *,
         features: _abc.Iterable[Global___Feature] | None = ...,
+        weights: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
