@@ -369,6 +369,11 @@ EXAMPLES: dict[str, Example] = {
     "segments.Segment": Example(valid=fields(SEGMENT)),
     "segments.Segment.after": example(on=lambda: SEGMENT, number=3),
     "segments.Segment.begun": example(on=lambda: SEGMENT, number=3),
+    "segments.Segment.doubled": example(
+        on=lambda: segments.Segment(horizon=1, cohort=1000), number=3
+    ),
+    "segments.Segment.following": example(on=lambda: SEGMENT, number=3),
+    "segments.doubling": example(rounds=8, first=2),
     "counting_queries.check_counting": example(
         segment=SEGMENT,
         bound=1,
@@ -393,6 +398,7 @@ EXAMPLES: dict[str, Example] = {
         for owner, make in FACTORS.items()
         for method in ("row", "shared", "solution")
     },
+    "estimates.solution_of": example(segment=SEGMENT.begun(1), exponent=-14, signed=["exponent"]),
     "estimates.RoundTotal": example(sum=3, reports=2, signed=["sum"]),
     "estimates.running_estimate": example(
         query=PREFIX,
@@ -435,6 +441,7 @@ EXAMPLES: dict[str, Example] = {
     "asking.next_round": example(
         study=DEFINED,
         features=[FEATURE],
+        weights=[[1.0]],
         number=1,
         dimension=1,
         clip=1.0,

@@ -8,7 +8,7 @@ from demur_client.decision import covered
 from demur_client.ledger.base import Ledger
 from demur_client.ledger.memory import MemoryLedger
 from demur_client.ledger.purse import Purse
-from demur_client.running_state import first_round_of
+from demur_client.running_state import count_of
 from demur_client.sources import (
     DataSource,
     ExampleSource,
@@ -156,9 +156,9 @@ class Device:
         answered = self.ledger.answered(self.study.hash, number)
         if answered not in (None, asked.hash):
             raise ParameterError("round", number, "the round that had this number before")
-        first_round = first_round_of(asked.value)
-        if answered is None and first_round is not None:
-            last = self.ledger.last_in_segment(self.study.hash, first_round)
+        count = count_of(asked.value)
+        if answered is None and count is not None:
+            last = self.ledger.last_in_count(self.study.hash, count)
             if last is not None:
                 check_follows(asked.value, last)
         return mechanism_for(self.study.value, asked.value)

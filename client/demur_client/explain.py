@@ -91,6 +91,8 @@ def question(query: Query) -> str:
         )
     if isinstance(query, Prefix):
         return f"changes of {names}, from 0 to {query.bound}, {_position(query)}"
+    if query.weights is not None:
+        names = f"{query.dimension} weighted {'sums' if query.dimension > 1 else 'sum'} of {names}"
     return f"{names}, clipped to {query.clip:g}, noise {query.sigma:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""What one person has told so far in the segment of a running count, and what follows from it."""
+"""What one person has told so far in a running count, and what follows from it."""
 
 from dataclasses import dataclass, field
 from typing import Protocol, final
@@ -11,7 +11,7 @@ from demur_proto.continual.following import check_follows
 from demur_proto.continual.states import changes_wanted
 from demur_proto.errors import ParameterError
 from demur_proto.round import CountingQuery, Round
-from demur_proto.segments import Admission
+from demur_proto.segments import Admission, Segment
 
 
 class Payer(Protocol):
@@ -29,17 +29,19 @@ class Payer(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class RunningState:
-    """One person's changes in one segment, after the last round of it that was answered.
+    """One person's changes in one running count, after the last round of it that was answered.
 
     All of it is secret, but for that round. Its length is not: whatever was taken up, a position takes
-    the same steps over arrays as long as the horizon. Once the segment is over, only its last round is
-    left, which is all that later ones must follow.
+    the same steps over arrays as long as the horizon. Once a segment is over, only its last round is
+    left, which later ones must follow, and the state that was told by then, from which another segment
+    goes on.
     """
 
     last: Round | None = None  #: the last that was answered; None before
     changes: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[H], by position, what was taken up; [0] where nothing is known or wanted."""
+    """[H], by position, what was taken up in the segment; [0] where nothing is known or wanted."""
     planned: int = 0  #: energy of the words that are still to come, grid steps²
+    before: int = 0  #: what was told in all segments before, units of the state
 
     @property
     def held(self) -> int:
@@ -47,7 +49,7 @@ class RunningState:
         return 0 if self.last is None else self.last.weight * self.planned
 
     def check(self, asked: Round) -> None:
-        """Refuse a round that does not go on with this segment, for public reasons only.
+        """Refuse a round that does not go on with this count, for public reasons only.
 
         Raises:
             ParameterError: it does not.
@@ -75,10 +77,11 @@ class RunningState:
         query = _counting(asked)
         position = query.segment.position
         factors = _factors(query)
-        changes = np.zeros(query.segment.horizon, dtype=np.int64)
-        changes[: len(self.changes)] = self.changes
+        here = self._in_segment(query.segment)
+        changes = here.changes.copy()
         before = changes[:position]
-        wanted, sound = changes_wanted(value, told=np.array([before.sum()]), bound=query.bound)
+        told = np.array([here.before + before.sum()])
+        wanted, sound = changes_wanted(value, told=told, bound=query.bound)
         change = int(wanted[0])
         if query.admission is Admission.HALT:
             before[-1] = change
@@ -91,7 +94,7 @@ class RunningState:
         shared = factors.shared(position)
         taken, planned = payer.commit(
             change,
-            planned=self.planned - self._missed(factors, changes, position),
+            planned=here.planned - here._missed(factors, changes, position),
             cross=int(shared @ before),
             alone=int(shared[-1]),
             weight=asked.weight,
@@ -114,12 +117,20 @@ class RunningState:
             ParameterError: the round asks for no running count.
         """
         segment = _counting(asked).segment
-        if segment.position == segment.horizon:
-            return RunningState(last=asked)
-        changes = np.zeros(segment.horizon, dtype=np.int64)
-        changes[: len(self.changes)] = self.changes
+        here = self._in_segment(segment)
+        if segment.over:
+            return RunningState(last=asked, before=here.before + int(here.changes.sum()) + change)
+        changes = here.changes.copy()
         changes[segment.position - 1] = change
-        return RunningState(last=asked, changes=changes, planned=planned)
+        return RunningState(last=asked, changes=changes, planned=planned, before=here.before)
+
+    def _in_segment(self, segment: Segment) -> "RunningState":
+        """The same in the segment of a later round: changes [H], and no other rounds of another one."""
+        last = None if self.last is None else _counting(self.last).segment
+        if last is not None and last.first_round == segment.first_round and self.changes.size:
+            return self
+        told = self.before + int(self.changes.sum())
+        return RunningState(changes=np.zeros(segment.horizon, dtype=np.int64), before=told)
 
     def _missed(self, factors: Factors, changes: Integers, position: int) -> int:
         """The energy of words that were to come at positions that were never asked."""
@@ -145,9 +156,9 @@ class Told:
     state: RunningState  #: after it
 
 
-def first_round_of(asked: Round) -> int | None:
-    """The number of the round that began the segment of this one; None where it is in no segment."""
-    return asked.query.segment.first_round if isinstance(asked.query, CountingQuery) else None
+def count_of(asked: Round) -> int | None:
+    """The number of the round that began the running count of this one; None where it asks for none."""
+    return asked.query.segment.count if isinstance(asked.query, CountingQuery) else None
 
 
 def _counting(asked: Round) -> CountingQuery:

@@ -71,7 +71,7 @@ def evaluate_query(
     *,
     noted: Noted | None = None,
 ) -> Values | None:
-    """All features of a query side by side [1, v]; None where any of it fails.
+    """All features of a query side by side [1, v], weighted where it has weights; None where any fails.
 
     A value that arrives here may still be none: a mechanism encodes as nothing what is no number, or
     no category.
@@ -84,7 +84,9 @@ def evaluate_query(
     def value() -> Values:
         evaluate = source.evaluate  # type: ignore[union-attr]  # one without it fails like any other
         parts = [np.asarray(evaluate(feature), float) for feature in query.features]
-        return np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
+        side_by_side = np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
+        weights = query.weights if isinstance(query, Linear) else None
+        return side_by_side if weights is None else weights.apply(side_by_side)
 
     return _or_none(value, length=query.value_length, noted=noted)
 

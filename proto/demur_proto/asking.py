@@ -25,6 +25,7 @@ from demur_proto.round import (
 )
 from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
+from demur_proto.weights import Weights
 
 
 def next_round(
@@ -33,6 +34,7 @@ def next_round(
     *,
     number: int,
     dimension: int | None = None,
+    weights: Sequence[Sequence[float]] | None = None,
     clip: float = 1.0,
     on_grid: bool = False,
     sigma: float | None = None,
@@ -46,8 +48,10 @@ def next_round(
         study: the contract.
         features: what to add up over people, one after the other.
         number: the round's number in the study.
-        dimension: coordinates of all features together; one each by default.
-        clip: ℓ₂ radius of one person's value, data units; > 0.
+        dimension: coordinates of all features together; one each by default, or one a row of weights.
+        weights: [d, v], of the v numbers that the features give: one row for each coordinate of what
+            is added up; None for the numbers as they are.
+        clip: ℓ₂ radius of one person's value, weighted, data units; > 0.
         on_grid: every possible value is a multiple of the grid step.
         sigma: noise in the study's view; by default that of the base round.
         grid_exponent: grid step is 2^this; by default that of the base round.
@@ -59,9 +63,12 @@ def next_round(
     """
     check_family(study.value, Linear)
     noise, exponent = _noise(study.value, sigma, grid_exponent)
+    matrix = None if weights is None else Weights.of(weights)
+    coordinates = len(features) if matrix is None else matrix.dimension
     query = Linear(
         features=tuple(features),
-        dimension=len(features) if dimension is None else dimension,
+        dimension=coordinates if dimension is None else dimension,
+        weights=matrix,
         clip=clip,
         sigma=noise,
         grid_exponent=exponent,
@@ -243,7 +250,7 @@ def next_prefix(
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Prefix(
         feature=feature,
-        segment=segment.begun(number),
+        segment=_begun(segment, number),
         bound=bound,
         admission=admission,
         sigma=noise,
@@ -288,7 +295,7 @@ def next_halt_count(
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = HaltCount(
         halted_study=halted_study,
-        segment=segment.begun(number),
+        segment=_begun(segment, number),
         sigma=noise,
         grid_exponent=exponent,
     )
@@ -341,6 +348,12 @@ def round_of(
         answer_after_ms=answer_after_ms,
         close_unix_ms=close_unix_ms,
     )
+
+
+def _begun(segment: Segment, number: int) -> Segment:
+    if not isinstance(segment, Segment):
+        raise ParameterError("segment", segment, "a Segment")
+    return segment.begun(number)
 
 
 def _noise(study: Study, sigma: float | None, grid_exponent: int | None) -> tuple[float, int]:

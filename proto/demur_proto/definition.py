@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 from google.protobuf.message import DecodeError
 
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
+from demur_proto.feature_messages import feature_message, feature_value
 from demur_proto.hmacs import hmac_by_key, prepare_key
 from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
 from demur_proto.round import (
     CountingQuery,
     ErrorCount,
-    Feature,
     GaussianQuery,
     Gradient,
     HaltCount,
@@ -34,6 +34,7 @@ from demur_proto.segment_messages import (
 )
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
+from demur_proto.weights import Weights
 from demur_proto.words import WordType
 
 STUDY_TAG = b"demur.study.v1\x00"
@@ -165,9 +166,10 @@ def define_round(asked: Round) -> Defined[Round]:
         message.grid_exponent = query.grid_exponent
         message.on_grid = query.on_grid and not isinstance(query, CountingQuery)
         if isinstance(query, Linear):
-            message.linear.features.extend(map(_feature_message, query.features))
+            message.linear.features.extend(map(feature_message, query.features))
+            message.linear.weights.extend([] if query.weights is None else query.weights.packed)
         elif isinstance(query, Prefix):
-            message.prefix.feature.CopyFrom(_feature_message(query.feature))
+            message.prefix.feature.CopyFrom(feature_message(query.feature))
             message.prefix.segment.CopyFrom(segment_message(query.segment))
             message.prefix.admission = ADMISSIONS[query.admission]
         elif isinstance(query, HaltCount):
@@ -179,7 +181,7 @@ def define_round(asked: Round) -> Defined[Round]:
             message.error_count.model_hash = query.model_hash
             message.error_count.parameters = query.parameters
     else:
-        message.histogram.feature.CopyFrom(_feature_message(query.feature))
+        message.histogram.feature.CopyFrom(feature_message(query.feature))
         message.histogram.categories = query.categories
         message.histogram.mechanism = RANDOMISERS[query.mechanism]
         message.histogram.epsilon = query.epsilon
@@ -302,7 +304,8 @@ def _require(stated: int, allowed: list[int], name: str) -> None:
 
 def _linear(message: round_pb2.Round) -> Query:
     return Linear(
-        features=tuple(map(_feature_value, message.linear.features)),
+        features=tuple(map(feature_value, message.linear.features)),
+        weights=Weights.unpacked(message.linear.weights, dimension=message.dimension),
         dimension=message.dimension,
         clip=message.clip,
         sigma=message.sigma,
@@ -326,7 +329,7 @@ def _gradient(message: round_pb2.Round) -> Query:
 def _prefix(message: round_pb2.Round) -> Query:
     asked = message.prefix
     return Prefix(
-        feature=_feature_value(asked.feature),
+        feature=feature_value(asked.feature),
         segment=segment_value(asked.segment),
         bound=bound_of(message),
         sigma=message.sigma,
@@ -364,7 +367,7 @@ def _histogram(message: round_pb2.Round) -> Query:
             raise ParameterError(name, getattr(message, name), "unset in a histogram")
     asked = message.histogram
     return Histogram(
-        feature=_feature_value(asked.feature),
+        feature=feature_value(asked.feature),
         categories=asked.categories,
         mechanism=named(RANDOMISERS, asked.mechanism, "mechanism"),
         epsilon=asked.epsilon,
@@ -381,20 +384,3 @@ QUERIES: Mapping[str, Callable[[round_pb2.Round], Query]] = {
     "halt_count": _halt_count,
 }
 """What a round may ask, by the name of its field, and how it is read."""
-
-
-def _feature_message(feature: Feature) -> round_pb2.Feature:
-    return round_pb2.Feature(
-        name=feature.name,
-        parameters=[
-            round_pb2.Parameter(name=name, value=value)
-            for name, value in sorted(feature.parameters.items())
-        ],
-    )
-
-
-def _feature_value(message: round_pb2.Feature) -> Feature:
-    parameters = {parameter.name: parameter.value for parameter in message.parameters}
-    if len(parameters) != len(message.parameters):
-        raise WireError(f"not a valid round: feature {message.name!r} repeats a parameter")
-    return Feature(name=message.name, parameters=parameters)

@@ -13,6 +13,7 @@ from demur_proto.counting_queries import WholeNumber, check_counting, check_plac
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, grid_step, squared_radius
 from demur_proto.segments import Admission, Segment
+from demur_proto.weights import Weights
 from demur_proto.words import WordType
 
 LATEST_ANSWER_MS = 86_400_000  #: a day
@@ -67,7 +68,7 @@ class Randomiser(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """The sum over people of a vector: the features' values, one after the other.
+    """The sum over people of a vector: the features' values one after the other, or weighted.
 
     Raises:
         ParameterError: a field is outside its range, or the grid is too coarse.
@@ -79,13 +80,19 @@ class Linear:
     sigma: float  #: noise in the study's view, data units; > 0
     grid_exponent: int  #: grid step is 2^this data units; -900 to 900
     on_grid: bool  #: every possible value is a multiple of the grid step
+    weights: Weights | None = (
+        None  #: [d, v], of the v numbers that features give; None: as they are
+    )
 
     def __post_init__(self) -> None:
-        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         if not self.features:
             raise ParameterError("features", self.features, "at least one feature")
-        if len(self.features) > self.dimension:
-            raise ParameterError("dimension", self.dimension, "at least one for each feature")
+        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
+        if self.weights is not None and self.weights.dimension != self.dimension:
+            raise ParameterError("dimension", self.dimension, f"{self.weights.dimension} weighted")
+        given = self.dimension if self.weights is None else self.weights.inputs
+        if len(self.features) > given:
+            raise ParameterError("dimension", given, "at least one for each feature")
         _check_noise(self)
 
     @property
@@ -251,6 +258,11 @@ class Prefix(WholeNumber):
         feature = Feature(name=self.feature.name)
         return replace(self, feature=feature, segment=self.segment.start())
 
+    def whole(self) -> "Prefix":
+        """What all rounds of its count have in common, whichever segment they are in."""
+        feature = Feature(name=self.feature.name)
+        return replace(self, feature=feature, segment=self.segment.whole())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaltCount(WholeNumber):
@@ -292,6 +304,10 @@ class HaltCount(WholeNumber):
     def fixed(self) -> "HaltCount":
         """What all rounds of its segment have in common."""
         return replace(self, segment=self.segment.start())
+
+    def whole(self) -> "HaltCount":
+        """What all rounds of its count have in common, whichever segment they are in."""
+        return replace(self, segment=self.segment.whole())
 
 
 CountingQuery = Prefix | HaltCount

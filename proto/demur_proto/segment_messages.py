@@ -28,6 +28,8 @@ def segment_message(segment: Segment) -> round_pb2.Segment:
         position=segment.position,
         first_round=segment.first_round,
         cohort=segment.cohort,
+        earlier_horizons=segment.earlier,
+        origin=segment.origin,
     )
 
 
@@ -44,6 +46,8 @@ def segment_value(message: round_pb2.Segment) -> Segment:
         position=message.position,
         first_round=message.first_round,
         cohort=message.cohort,
+        earlier=tuple(message.earlier_horizons),
+        origin=message.origin,
     )
 
 

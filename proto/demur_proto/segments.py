@@ -7,6 +7,7 @@ from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError, StateError
 
 MOST_POSITIONS = 1 << 14  #: of a segment
+MOST_SEGMENTS = 256  #: of a running count
 MOST_DEVICES = 1 << 53
 
 
@@ -25,11 +26,33 @@ class Admission(StrEnum):
     HALT = "halt"  #: takes it up, and answers with cover what does not fit; for study
 
 
+def doubling(rounds: int, *, first: int) -> tuple[int, ...]:
+    """Horizons of the segments that a count without an end goes through, each twice the one before.
+
+    Args:
+        rounds: how many rounds to make room for; 1 to 2^21.
+        first: horizon of the first segment; 1 to 2^14.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    >>> doubling(20, first=4)
+    (4, 8, 16)
+    """
+    check_integer("rounds", rounds, 1, MOST_SEGMENTS // 2 * MOST_POSITIONS)
+    check_integer("first", first, 1, MOST_POSITIONS)
+    horizons = [first]
+    while sum(horizons) < rounds:
+        horizons.append(min(2 * horizons[-1], MOST_POSITIONS))
+    return tuple(horizons)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """Which round of which running count a round is.
 
-    The first one is written without `first_round`; `after` gives the next.
+    The first one is written without `first_round`; `after` gives the next. A count whose end is not
+    known goes on beyond its segment's horizon in another one, twice as long: `doubled`.
 
     Raises:
         ParameterError: a field is outside its range.
@@ -37,6 +60,9 @@ class Segment:
     >>> first = Segment(horizon=30, cohort=1000)
     >>> first.begun(7).after().position, first.begun(7).after().first_round
     (2, 7)
+    >>> longer = Segment(horizon=1, cohort=1000).doubled(7)
+    >>> longer.horizon, longer.place, longer.begun(8).count
+    (2, 2, 7)
     """
 
     horizon: int  #: H, most rounds of the segment; 1 to 2^14
@@ -45,6 +71,9 @@ class Segment:
     factorisation: Factorisation = Factorisation.SQUARE_ROOT
     position: int = 1  #: which of its rounds; 1 to H
     first_round: int = 0  #: number of the round at position 1; 0 there: whichever that gets
+    earlier: tuple[int, ...] = ()
+    """Horizons of the segments before in the same count, in order; all of them are over."""
+    origin: int = 0  #: number of the round that began the first of these; 0 where there are none
 
     def __post_init__(self) -> None:
         check_integer("horizon", self.horizon, 1, MOST_POSITIONS)
@@ -53,6 +82,33 @@ class Segment:
             raise ParameterError("factorisation", self.factorisation, "a Factorisation")
         check_integer("position", self.position, 1, self.horizon)
         check_integer("first_round", self.first_round, int(self.position > 1), (1 << 32) - 1)
+        if not isinstance(self.earlier, tuple) or len(self.earlier) >= MOST_SEGMENTS:
+            raise ParameterError(
+                "earlier", self.earlier, f"a tuple of less than {MOST_SEGMENTS} horizons"
+            )
+        for horizon in self.earlier:
+            check_integer("earlier", horizon, 1, MOST_POSITIONS)
+        begins = bool(self.earlier)
+        check_integer("origin", self.origin, int(begins), (1 << 32) - 1 if begins else 0)
+        if self.first_round and self.first_round < self.origin + sum(self.earlier):
+            raise ParameterError(
+                "first_round", self.first_round, "a round after those of all earlier segments"
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of the round that began the running count; 0 where that is not known yet."""
+        return self.origin or self.first_round
+
+    @property
+    def place(self) -> int:
+        """Which round of the running count it is, over all of its segments; >= 1."""
+        return sum(self.earlier) + self.position
+
+    @property
+    def over(self) -> bool:
+        """Whether no position comes after this one."""
+        return self.position == self.horizon
 
     def begun(self, number: int) -> "Segment":
         """The same, where the round at position 1 is known to get this number.
@@ -60,8 +116,10 @@ class Segment:
         Raises:
             ParameterError: it is not a round's number.
         """
+        if self.first_round:
+            return self
         check_integer("number", number, 1, (1 << 32) - 1)
-        return self if self.first_round else replace(self, first_round=number)
+        return replace(self, first_round=number)
 
     def after(self, number: int = 0) -> "Segment":
         """The next position.
@@ -74,13 +132,51 @@ class Segment:
             ParameterError: it is needed, and not given.
             StateError: the segment is over.
         """
-        if self.position == self.horizon:
+        if self.over:
             raise StateError(
-                f"position {self.position} was the last of its segment; begin another one"
+                f"position {self.position} was the last of its segment; go on with doubled(), or "
+                "begin another count"
             )
-        begun = self.begun(number) if not self.first_round else self
-        return replace(begun, position=self.position + 1)
+        return replace(self.begun(number), position=self.position + 1)
+
+    def doubled(self, number: int = 0) -> "Segment":
+        """Position 1 of a segment that goes on where this one ends, twice as long.
+
+        It is never longer than 2^14. States that were told stay told, and only changes are paid for.
+
+        Args:
+            number: of the round that was asked with this one; needed where it is the first.
+
+        Raises:
+            ParameterError: it is needed, and not given.
+            StateError: the segment is not over.
+        """
+        if not self.over:
+            raise StateError(
+                f"position {self.position} of {self.horizon} is not the last of its segment; go on "
+                "with after()"
+            )
+        begun = self.begun(number)
+        return Segment(
+            horizon=min(2 * self.horizon, MOST_POSITIONS),
+            cohort=self.cohort,
+            factorisation=self.factorisation,
+            earlier=(*self.earlier, self.horizon),
+            origin=begun.count,
+        )
+
+    def following(self, number: int = 0) -> "Segment":
+        """What comes next in a count without an end: `after`, or `doubled` where it is over.
+
+        Raises:
+            ParameterError: the number is needed, and not given.
+        """
+        return self.doubled(number) if self.over else self.after(number)
 
     def start(self) -> "Segment":
         """Its position 1: what all rounds of a segment have in common."""
         return replace(self, position=1)
+
+    def whole(self) -> "Segment":
+        """What all rounds of a count have in common, whichever segment they are in."""
+        return Segment(horizon=1, cohort=self.cohort, factorisation=self.factorisation)

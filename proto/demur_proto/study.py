@@ -9,7 +9,7 @@ from fractions import Fraction
 from demur_proto import calibration, conversions
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
-from demur_proto.grid import EXPONENT_LIMIT, GRAIN, base_units
+from demur_proto.grid import EXPONENT_LIMIT, GRAIN, base_units, squared_radius
 from demur_proto.ranges import check_amount
 
 EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
@@ -271,6 +271,8 @@ def design_study(
     """
     check_positive("epsilon", epsilon)
     check_positive("clip", clip)
+    check_integer("grid_exponent", grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
+    squared_radius(clip, grid_exponent)  # or no round of this clip fits the grid
     check_integer("answers", answers, 1, (1 << 53))
     check_integer("minimum_cohort", minimum_cohort, 1, (1 << 31) - 1)
     if not isinstance(delta, float) or not 0 < delta < 1:

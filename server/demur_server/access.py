@@ -64,6 +64,7 @@ RULES: Mapping[str, frozenset[Kind]] = {
     "/demur_proto.v1.Analyst/ListStudies": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/PublishModel": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/OpenRound": frozenset({Kind.ANALYST}),
+    "/demur_proto.v1.Analyst/ListRounds": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/GetRound": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/CloseRound": frozenset({Kind.ANALYST}),
     "/demur_proto.v1.Analyst/GetRelease": frozenset({Kind.ANALYST}),

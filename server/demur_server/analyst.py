@@ -1,6 +1,6 @@
 """The analyst's side: ask a question, see the release, ask the next one."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -15,6 +15,7 @@ from demur_proto.definition import (
     define_round,
     define_study,
 )
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Study
@@ -123,6 +124,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         self,
         *features: Feature,
         dimension: int | None = None,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
         answer_after_ms: int = 0,
@@ -132,6 +134,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         Args:
             features: what to add up, one after the other.
             dimension: coordinates of all features together; one each by default.
+            weights: [d, v], of the v numbers that the features give: a row for each coordinate.
             clip: ℓ₂ radius of one person's value, data units.
             on_grid: every possible value is a multiple of the study's grid step.
             answer_after_ms: when devices send, after they received the round.
@@ -146,6 +149,7 @@ class Analyst(ModelQuestions, CountingQuestions):
                 self.study,
                 features,
                 dimension=dimension,
+                weights=weights,
                 clip=clip,
                 on_grid=on_grid,
                 answer_after_ms=answer_after_ms,
@@ -194,6 +198,7 @@ class Analyst(ModelQuestions, CountingQuestions):
                 self._unsure = False
             asked = numbered(number=self._rounds + 1)
             check_affordable(self.study.value, asked)
+            mechanism_for(self.study.value, asked)  # or refuse, before anything is sent
             defined = define_round(asked)
             request = analyst_pb2.OpenRoundRequest(definition=defined.definition)
             self._unsure = True  # an answer may be lost, or whoever waits for it interrupted
@@ -226,6 +231,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         self,
         *features: Feature,
         dimension: int | None = None,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
         answer_after_ms: int = 0,
@@ -237,6 +243,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         Args:
             features: what to add up over people, one after the other.
             dimension: coordinates of all features together; one each by default.
+            weights: [d, v], of the v numbers that the features give: a row for each coordinate.
             clip: ℓ₂ radius of one person's value, data units.
             on_grid: every possible value is a multiple of the study's grid step.
             answer_after_ms: when devices send, after they received the round.
@@ -252,6 +259,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         asked = await self.open(
             *features,
             dimension=dimension,
+            weights=weights,
             clip=clip,
             on_grid=on_grid,
             answer_after_ms=answer_after_ms,

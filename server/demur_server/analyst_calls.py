@@ -6,9 +6,10 @@ from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.credentials import Metadata, NamedSecret, metadata_of
-from demur_proto.definition import LARGEST_REPORT_WORDS, Defined, read_study
+from demur_proto.definition import LARGEST_REPORT_WORDS, Defined, read_round, read_study
 from demur_proto.errors import StateError, WireError
 from demur_proto.release import Release
+from demur_proto.round import Prefix
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_proto.version import PROTOCOL_VERSION
@@ -66,6 +67,40 @@ async def listed(
         async for response in call:
             found.append((read_study(response.definition), response.rounds))
     return found
+
+
+async def last_count(
+    stub: "analyst_pb2_grpc.AnalystAsyncStub",
+    study: Defined[Study],
+    feature: str,
+    *,
+    metadata: Metadata,
+) -> tuple[Prefix, Release] | None:
+    """What the newest running count of a feature asked last, and its release; None before any.
+
+    Raises:
+        StateError: that round is open.
+    """
+    request = analyst_pb2.ListRoundsRequest(study_hash=study.hash)
+    call = stub.ListRounds(request, timeout=CALL_S, metadata=metadata)
+    async with calling(PEER):
+        try:
+            async for response in call:
+                asked = read_round(response.definition, study=study)
+                query = asked.value.query
+                if isinstance(query, Prefix) and query.feature.name == feature:
+                    break
+            else:
+                return None
+        finally:
+            call.cancel()
+    if not response.released:
+        name = f"round {asked.value.number} of the running count"
+        raise StateError(f"{name} is open; close it first: demur close {asked.hash.hex()}")
+    wanted = analyst_pb2.GetReleaseRequest(round_hash=asked.hash)
+    async with calling(PEER):
+        found = await stub.GetRelease(wanted, timeout=CALL_S, metadata=metadata)
+    return query, Release.of(found.release)
 
 
 async def close_round(

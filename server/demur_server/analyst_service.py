@@ -59,6 +59,15 @@ class AnalystService(analyst_pb2_grpc.AnalystServicer):
         asked = await self._collector.open_round(request.definition)
         return analyst_pb2.OpenRoundResponse(round_hash=asked.hash)
 
+    async def ListRounds(
+        self, request: analyst_pb2.ListRoundsRequest, context: Context
+    ) -> AsyncIterator[analyst_pb2.ListRoundsResponse]:
+        """Every round of a study, the newest first."""
+        for each in reversed(self._collector.rounds(request.study_hash)):
+            yield analyst_pb2.ListRoundsResponse(
+                definition=each.asked.definition, released=each.released
+            )
+
     async def GetRound(
         self, request: analyst_pb2.GetRoundRequest, context: Context
     ) -> analyst_pb2.GetRoundResponse:

@@ -20,6 +20,12 @@ or, with --categories, how many people are in each category of one feature:
 
   demur ask app period=3 --study apps --categories 16
 
+or, with --running, how many people are in a state now, from the changes of one feature alone:
+
+  demur ask online --running --study online --horizon 64
+
+The same command again asks its next round; a study without --horizon goes on for ever.
+
 A study that the collector does not have yet is made, from its name and the options under "a new
 study". One that it has goes on, and then such an option must say what the study says."""
 
@@ -30,7 +36,7 @@ CONTRACT = (
     (
         "--answers",
         int,
-        "answers that a device can afford: at the full clip, or with a category (default: 15)",
+        "answers that a device can afford: of full size, or changes of a state (default: 15)",
     ),
     ("--minimum-cohort", int, "fewest reports that may be released"),
     ("--dishonest", int, "how many of these may add no noise (default: 0)"),
@@ -58,6 +64,23 @@ HISTOGRAM = (
         float,
         "E",
         "ε of this one answer, nats (default: the largest at which --answers of them fit)",
+    ),
+)
+
+
+RUNNING = (
+    (
+        "--segment",
+        int,
+        "H",
+        "rounds of its first segment; each later one has twice as many (default: --horizon, or 64)",
+    ),
+    ("--bound", int, "B", "the largest state (default: 1)"),
+    (
+        "--cohort",
+        int,
+        "N",
+        "devices that are to answer; fewer reports are scaled up (default: the minimum cohort)",
     ),
 )
 
@@ -98,6 +121,12 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--dimension", type=int, metavar="D", help="coordinates in all (default: one a feature)"
     )
     command.add_argument(
+        "--weights",
+        metavar="W",
+        help="of what the features give, a row for each coordinate, as in 1,0.5;0,-1 (default: add "
+        "up the numbers themselves)",
+    )
+    command.add_argument(
         "--answer-after-ms",
         type=int,
         metavar="MS",
@@ -108,6 +137,14 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     histogram = command.add_argument_group("a histogram")
     for flag, kind, metavar, purpose in HISTOGRAM:
         histogram.add_argument(flag, type=kind, metavar=metavar, help=purpose)
+    running = command.add_argument_group("a running count")
+    for flag, described in (
+        ("--running", "count a state, from 0 to B, by its changes"),
+        ("--anew", "begin another count: everybody tells and pays for their state anew"),
+    ):
+        running.add_argument(flag, action="store_true", default=None, help=described)
+    for flag, kind, metavar, purpose in RUNNING:
+        running.add_argument(flag, type=kind, metavar=metavar, help=purpose)
     add_place(command)
     contract = command.add_argument_group("a new study")
     for flag, kind, purpose in CONTRACT:
@@ -129,8 +166,16 @@ def run(options: argparse.Namespace) -> int:
         check_integer("--reports", options.reports, 0)
     check_positive("--timeout", options.timeout)
     features = read_features(options.question)
-    names = [flag for flag, *_ in (*CONTRACT, *HISTOGRAM)] + ["--clip", "--on-grid", "--dimension"]
-    names += ["--answer-after-ms"]
+    names = [flag for flag, *_ in (*CONTRACT, *HISTOGRAM, *RUNNING)]
+    names += [
+        "--clip",
+        "--on-grid",
+        "--dimension",
+        "--weights",
+        "--answer-after-ms",
+        "--running",
+        "--anew",
+    ]
     keys = [flag.removeprefix("--").replace("-", "_") for flag in names]
     question = Question.read(features, {key: getattr(options, key) for key in keys})
     slot_s = (options.answer_after_ms or 0) / 1000

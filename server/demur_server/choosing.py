@@ -57,7 +57,8 @@ def read_features(words: Sequence[str]) -> list[Feature]:
     """Features as they are written on the command line: each name, then its parameters.
 
     Raises:
-        ParameterError: a parameter comes before any name, is no number, or comes twice.
+        ParameterError: a parameter comes before any name, without its own, is no number, or comes
+            twice.
 
     >>> [each.name for each in read_features(["active", "period=3", "amount"])]
     ['active', 'amount']
@@ -66,6 +67,10 @@ def read_features(words: Sequence[str]) -> list[Feature]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
+            if _is_number(word):
+                raise ParameterError(
+                    "feature", word, "a name; a parameter is written with its own: KEY=VALUE"
+                )
             features.append((word, {}))
             continue
         if not features:
@@ -80,3 +85,26 @@ def read_features(words: Sequence[str]) -> list[Feature]:
         except ValueError:
             raise ParameterError(f"parameter {name}", text, "a number") from None
     return [Feature(name=name, parameters=parameters) for name, parameters in features]
+
+
+def read_weights(text: str) -> list[list[float]]:
+    """Weights as they are written on the command line: rows apart by `;`, numbers by `,`.
+
+    Raises:
+        ParameterError: one is no number.
+
+    >>> read_weights("1,0.5;0,-1")
+    [[1.0, 0.5], [0.0, -1.0]]
+    """
+    try:
+        return [[float(each) for each in row.split(",")] for row in text.split(";")]
+    except ValueError:
+        raise ParameterError("--weights", text, "rows of numbers, as in 1,0.5;0,-1") from None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

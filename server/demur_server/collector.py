@@ -251,6 +251,10 @@ class Collector:
         """How many rounds a study has had."""
         return len(self._known.rounds(study_hash))
 
+    def rounds(self, study_hash: bytes) -> tuple[LiveRound, ...]:
+        """The rounds that a study has had, in order."""
+        return tuple(self._known.rounds(study_hash))
+
     async def close_due_rounds(self) -> None:
         """Close each round when the time it names has come; runs until cancelled.
 

@@ -2,21 +2,30 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from demur_proto.asking import next_halt_count, next_prefix
+from demur_proto.credentials import Metadata
 from demur_proto.definition import Defined
-from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.errors import StateError
+from demur_proto.release import Release, Withheld
+from demur_proto.round import Feature, Prefix, Round
 from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
-from demur_server.analyst_calls import check_waiting
+from demur_server.analyst_calls import check_waiting, last_count
+
+if TYPE_CHECKING:
+    from demur_proto.v1 import analyst_pb2_grpc
 
 
 class CountingQuestions(ABC):
     """That part of an `Analyst`."""
 
     study: Defined[Study]
+    _stub: "analyst_pb2_grpc.AnalystAsyncStub"
+    _metadata: Metadata
 
     @abstractmethod
     async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
@@ -25,6 +34,34 @@ class CountingQuestions(ABC):
     @abstractmethod
     async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
         """Close a round, once it has its reports."""
+
+    async def next_of(self, feature: str) -> Prefix | None:
+        """What the next round of a feature's running count asks, as the collector knows it.
+
+        The last such count of the study is meant, and goes on in segments twice as long when one is
+        over. Ask it with `ask_prefix(feature, next.segment, bound=next.bound)`.
+
+        Args:
+            feature: its name; the parameters are those of the last round.
+
+        Returns:
+            None where nobody has asked for a running count of it.
+
+        Raises:
+            StateError: its last round is still open; or was withheld, so that only another count can
+                be begun.
+            DemurError: the collector refuses, or went away.
+        """
+        found = await last_count(self._stub, self.study, feature, metadata=self._metadata)
+        if found is None:
+            return None
+        query, release = found
+        if release.withheld is not Withheld.NOTHING:
+            raise StateError(
+                f"round {release.number} of the running count was withheld, and nothing can go on with "
+                "it; begin another count (demur ask --anew)"
+            )
+        return replace(query, segment=query.segment.following(release.number))
 
     async def open_prefix(
         self,
@@ -39,7 +76,7 @@ class CountingQuestions(ABC):
 
         Args:
             feature: the state now, an integer from 0 to `bound`; parameters may differ by round.
-            segment: which of the segment's rounds this is; then `segment.after(number)` is the next.
+            segment: which of the segment's rounds this is; then `segment.following(number)` is the next.
             bound: the largest state; 1 for a Boolean.
             admission: what a device does with a change that does not fit.
             answer_after_ms: when devices send, after they received the round.
@@ -93,6 +130,7 @@ class CountingQuestions(ABC):
         *,
         bound: int = 1,
         admission: Admission = Admission.COMMIT,
+        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
@@ -100,9 +138,10 @@ class CountingQuestions(ABC):
 
         Args:
             feature: as in `open_prefix`.
-            segment: likewise; `segment.after(release.number)` is the next.
+            segment: likewise; `segment.following(release.number)` is the next.
             bound: the largest state; 1 for a Boolean.
             admission: what a device does with a change that does not fit.
+            answer_after_ms: when devices send, after they received the round.
             reports: how many to wait for; by default the study's minimum cohort.
             timeout_s: how long to wait for them, seconds.
 
@@ -112,7 +151,9 @@ class CountingQuestions(ABC):
             DemurError: the collector refuses, or went away.
         """
         check_waiting(reports, timeout_s)
-        asked = await self.open_prefix(feature, segment, bound=bound, admission=admission)
+        asked = await self.open_prefix(
+            feature, segment, bound=bound, admission=admission, answer_after_ms=answer_after_ms
+        )
         return await self._close(asked, reports, timeout_s)
 
     async def ask_halt_count(

@@ -28,8 +28,8 @@ def make_release(
 ) -> Release:
     """The release of a round, or its empty shell below the study's minimum cohort.
 
-    A running count needs all rounds of its segment: once one of them published nothing, all that follow
-    are withheld as well. Nobody could tell what changed in between.
+    A running count needs all of its rounds: once one of them published nothing, all that follow are
+    withheld as well. Nobody could tell what changed in between.
 
     Args:
         study: the contract.
@@ -37,7 +37,7 @@ def make_release(
         sums: what the mechanism's tallies add up to, exactly [s].
         reports: how many were counted.
         open_access: they were taken from anybody.
-        earlier: of the rounds before this one in the segment of a running count, in order.
+        earlier: of the rounds before this one in a running count, in order.
     """
     mechanism = mechanism_for(study.value, asked.value)
     statement = guarantee_for(study.value, asked.value.query, open_access=open_access).statement
@@ -74,7 +74,7 @@ def make_release(
 
 
 def running_count(study: Study, asked: Round, totals: Sequence[RoundTotal]) -> Estimate:
-    """The running count after the rounds of a segment so far.
+    """The running count after its rounds so far.
 
     Args:
         study: the contract.
@@ -97,7 +97,7 @@ def _withheld(study: Study, asked: Round, reports: int, earlier: Sequence[Releas
         return Withheld.BELOW_MINIMUM_COHORT
     if isinstance(asked.query, CountingQuery):
         published = [each for each in earlier if each.withheld is Withheld.NOTHING]
-        if len(published) < asked.query.segment.position - 1:
+        if len(published) < asked.query.segment.place - 1:
             return Withheld.SEGMENT_BROKEN
     return Withheld.NOTHING
 

@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
@@ -15,7 +15,8 @@ from demur_proto.channels import ClientTls
 from demur_proto.credentials import NamedSecret
 from demur_proto.definition import Defined
 from demur_proto.release import Release
-from demur_proto.round import Feature, Randomiser, Round
+from demur_proto.round import Feature, Prefix, Randomiser, Round
+from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
 
@@ -48,6 +49,7 @@ class Notebook:
         self,
         *features: Feature,
         dimension: int | None = None,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
         reports: int | None = None,
@@ -59,6 +61,7 @@ class Notebook:
                 self._analyst.ask,
                 *features,
                 dimension=dimension,
+                weights=weights,
                 clip=clip,
                 on_grid=on_grid,
                 reports=reports,
@@ -70,6 +73,7 @@ class Notebook:
         self,
         *features: Feature,
         dimension: int | None = None,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
         answer_after_ms: int = 0,
@@ -80,6 +84,7 @@ class Notebook:
                 self._analyst.open,
                 *features,
                 dimension=dimension,
+                weights=weights,
                 clip=clip,
                 on_grid=on_grid,
                 answer_after_ms=answer_after_ms,
@@ -126,6 +131,86 @@ class Notebook:
                 categories=categories,
                 mechanism=mechanism,
                 epsilon=epsilon,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    def next_of(self, feature: str) -> Prefix | None:
+        """What the next round of a feature's running count asks; `Analyst.next_of`."""
+        return self._call(partial(self._analyst.next_of, feature))
+
+    def ask_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask what has changed, and return the running count; `Analyst.ask_prefix`."""
+        return self._call(
+            partial(
+                self._analyst.ask_prefix,
+                feature,
+                segment,
+                bound=bound,
+                admission=admission,
+                reports=reports,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def open_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+        answer_after_ms: int = 0,
+    ) -> Defined[Round]:
+        """Ask every device what has changed in its owner's state; `Analyst.open_prefix`."""
+        return self._call(
+            partial(
+                self._analyst.open_prefix,
+                feature,
+                segment,
+                bound=bound,
+                admission=admission,
+                answer_after_ms=answer_after_ms,
+            )
+        )
+
+    def ask_halt_count(
+        self,
+        halted_study: bytes,
+        segment: Segment,
+        *,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask who gave another study less than their value; `Analyst.ask_halt_count`."""
+        return self._call(
+            partial(
+                self._analyst.ask_halt_count,
+                halted_study,
+                segment,
+                reports=reports,
+                timeout_s=timeout_s,
+            )
+        )
+
+    def open_halt_count(
+        self, halted_study: bytes, segment: Segment, *, answer_after_ms: int = 0
+    ) -> Defined[Round]:
+        """Ask every device whether it gave another study less; `Analyst.open_halt_count`."""
+        return self._call(
+            partial(
+                self._analyst.open_halt_count,
+                halted_study,
+                segment,
                 answer_after_ms=answer_after_ms,
             )
         )

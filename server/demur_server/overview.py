@@ -7,7 +7,15 @@ import sqlalchemy as sa
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.release import Release
-from demur_proto.round import CountingQuery, Gradient, HaltCount, Histogram, ModelQuery, Query
+from demur_proto.round import (
+    CountingQuery,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    ModelQuery,
+    Query,
+)
 from demur_proto.study import Study
 from demur_server.choosing import describe_feature, matches
 from demur_server.store import records
@@ -157,6 +165,8 @@ def _described(query: Query) -> str:
         )
         return f"running count: {what}, {segment.position} of {segment.horizon}"
     kind = "histogram" if isinstance(query, Histogram) else "sum"
+    if isinstance(query, Linear) and query.weights is not None:
+        kind = "weighted sum"
     return f"{kind}: {', '.join(map(describe_feature, query.features))}"
 
 

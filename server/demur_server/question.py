@@ -1,4 +1,4 @@
-"""What `demur ask` was asked: which study is meant, and a sum or a histogram."""
+"""What `demur ask` was asked: which study is meant, and a sum, a histogram or a running count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,14 @@ from demur_proto.release import Release
 from demur_proto.round import LATEST_ANSWER_MS, MOST_CATEGORIES, Feature, Randomiser
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_server.analyst import Analyst
-from demur_server.choosing import matches
+from demur_server.choosing import matches, read_weights
+from demur_server.running_question import OF_COUNTS, ask_running, check_options, counting_study
 
 ANSWERS = 15  #: that a device can afford, unless somebody says otherwise
 DEFAULTS: Mapping[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
-NOT_OF_SUMS = ("mechanism", "question_epsilon")
-NOT_OF_HISTOGRAMS = ("clip", "on_grid", "dimension", "dishonest", "grid_exponent")
+OF_SUMS = ("clip", "on_grid", "dimension", "weights")
+OF_HISTOGRAMS = ("categories", "mechanism", "question_epsilon")
+NOT_OF_HISTOGRAMS = (*OF_SUMS, *OF_COUNTS, "dishonest", "grid_exponent")
 KINDS = {"view": View, "measure": Measure, "policy": Policy}
 
 
@@ -26,7 +28,8 @@ class Question:
     """One question, and what is said about its study. Made by `Question.read`."""
 
     features: tuple[Feature, ...]
-    categories: int | None  #: of a histogram; None: a sum
+    categories: int | None  #: of a histogram; None: a sum or a running count
+    running: bool  #: a running count
     given: Mapping[str, Any]  #: every option that was given, by its name
 
     @classmethod
@@ -41,13 +44,9 @@ class Question:
             ParameterError: an option has no such value, or belongs to the other kind of question.
         """
         known = {name: value for name, value in given.items() if value is not None}
+        running = known.pop("running", False)
+        _check_kind(known, running=running)
         categories = known.pop("categories", None)
-        wrong = NOT_OF_SUMS if categories is None else NOT_OF_HISTOGRAMS
-        for name in wrong:
-            if name in known:
-                only = "given with --categories only" if categories is None else "left out with it"
-                kind = "a sum" if categories is None else "--categories"
-                raise ParameterError(_flag(name), known[name], f"{only}, as {kind} has none")
         for name, choices in {**KINDS, "mechanism": Randomiser}.items():
             if name in known:
                 if known[name] not in list(choices):
@@ -64,10 +63,14 @@ class Question:
                     raise ParameterError(
                         "--answers", known["answers"], "left out with --question-epsilon"
                     )
+        if running:
+            check_options(tuple(features), known)
+        if "weights" in known:
+            known["weights"] = read_weights(known["weights"])
         if "answers" in known:
             check_integer("--answers", known["answers"], 1)
         check_integer("--answer-after-ms", known.get("answer_after_ms", 0), 0, LATEST_ANSWER_MS)
-        return cls(features=tuple(features), categories=categories, given=known)
+        return cls(features=tuple(features), categories=categories, running=running, given=known)
 
     def study(self, found: Sequence[Defined[Study]], name: str | None) -> Study:
         """The study that is meant: one of these, or a new one.
@@ -96,7 +99,7 @@ class Question:
         study = meant[0].value
         fits = study.mechanism_family.has_linear, study.mechanism_family.has_histograms
         if not fits[self.categories is not None]:
-            came, only = "a sum", "a histogram, with --categories"
+            came, only = self._kind, "a histogram, with --categories"
             if self.categories is not None:
                 came, only = "a histogram", "a sum, without --categories"
             raise ParameterError("question", came, f"{only}, in the study {study.name!r}")
@@ -114,12 +117,17 @@ class Question:
         """Put it, wait for the reports, and return the release.
 
         Raises:
-            DemurError: as `Analyst.ask` and `Analyst.ask_histogram`.
+            DemurError: as `Analyst.ask`, `Analyst.ask_histogram` and `running_question.ask_running`.
         """
+        if self.running:
+            return await ask_running(
+                analyst, self.features[0], self.given, reports=reports, timeout_s=timeout_s
+            )
         if self.categories is None:
             return await analyst.ask(
                 *self.features,
                 dimension=self.given.get("dimension"),
+                weights=self.given.get("weights"),
                 clip=self.given.get("clip", 1.0),
                 on_grid=self.given.get("on_grid", False),
                 answer_after_ms=self.given.get("answer_after_ms", 0),
@@ -135,6 +143,10 @@ class Question:
             reports=reports,
             timeout_s=timeout_s,
         )
+
+    @property
+    def _kind(self) -> str:
+        return "a running count" if self.running else "a sum"
 
     @property
     def _mechanism(self) -> Randomiser:
@@ -154,6 +166,9 @@ class Question:
 
     def _new(self, name: str, contract: Mapping[str, Any]) -> Study:
         told = {**DEFAULTS, **contract}
+        if self.running:
+            told["answers"] = self.given.get("answers", ANSWERS)
+            return counting_study(name, told, self.given)
         if self.categories is None:
             answers = self.given.get("answers", ANSWERS)
             clip = self.given.get("clip", 1.0)
@@ -180,6 +195,25 @@ CONTRACT = (
     "maximum_dimension",
 )
 """What a study says of itself, and a question may repeat."""
+
+
+def _check_kind(known: Mapping[str, Any], *, running: bool) -> None:
+    """Refuse an option of another kind of question.
+
+    Raises:
+        ParameterError: there is one.
+    """
+    wrong: tuple[str, ...]
+    if running:
+        wrong, why = (*OF_SUMS, *OF_HISTOGRAMS), "left out with --running, which has none"
+    elif "categories" in known:
+        wrong, why = NOT_OF_HISTOGRAMS, "left out with it, as --categories has none"
+    else:
+        wrong, why = (*OF_HISTOGRAMS, *OF_COUNTS), "given with {} only, as a sum has none"
+    for name in wrong:
+        if name in known and not (name == "categories" and not running):
+            with_it = "--running" if name in OF_COUNTS else "--categories"
+            raise ParameterError(_flag(name), known[name], why.format(with_it))
 
 
 def _flag(name: str) -> str:

@@ -28,15 +28,15 @@ class Segments:
         return bool(before) and not before[-1].released
 
     def check(self, asked: Round, rounds: Sequence[LiveRound]) -> None:
-        """Refuse a round that does not go on with its segment.
+        """Refuse a round that does not go on with its count.
 
         Args:
             asked: the round that is to open.
             rounds: all of its study so far, in order.
 
         Raises:
-            ParameterError: it differs from the segment's other rounds.
-            StateError: it is not the segment's next position, or the one before it is open.
+            ParameterError: it differs from the count's other rounds.
+            StateError: it is not the count's next position, or the one before it is open.
         """
         query = counting_of(asked)
         if query is None:
@@ -50,7 +50,7 @@ class Segments:
             )
 
     async def earlier(self, asking: LiveRound, rounds: Sequence[LiveRound]) -> list[Release]:
-        """The releases of the rounds before this one in its segment, in order; none where it has none.
+        """The releases of the rounds before this one in its count, in order; none where it has none.
 
         Raises:
             StorageError: they cannot be read.
@@ -66,20 +66,20 @@ class Segments:
             ):
                 self._releases[release.round_hash] = release
         found = [self._releases.get(each.asked.hash) for each in before]
-        if query.segment.position == query.segment.horizon:
+        if query.segment.over:
             for each in before:
-                self._releases.pop(each.asked.hash, None)  # nobody needs them any more
+                self._releases.pop(each.asked.hash, None)  # until another segment goes on with them
         return [release for release in found if release is not None]
 
 
 def rounds_before(
     query: CountingQuery, rounds: Sequence[LiveRound], *, number: int
 ) -> list[LiveRound]:
-    """The rounds of a segment before that of this number, in order."""
+    """The rounds of a running count before that of this number, in order."""
     found = []
-    for each in rounds[query.segment.first_round - 1 :]:
+    for each in rounds[query.segment.count - 1 :]:
         other = counting_of(each.asked.value)
-        if other is None or other.segment.first_round != query.segment.first_round:
+        if other is None or other.segment.count != query.segment.count:
             continue
         if each.number < number:
             found.append(each)

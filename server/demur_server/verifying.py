@@ -57,7 +57,7 @@ def verify(sql: sa.Connection, *, keys_folder: Path | None) -> Verified:
     known = _check_studies(sql, found)
     counts = {"rounds": 0, "open": 0, "releases": 0, "reports": 0}
     numbers: dict[int, list[int]] = {}
-    segments: dict[tuple[int, int], list[Release]] = {}  # by study and first round
+    counts_so_far: dict[tuple[int, int], list[Release]] = {}  # running, by study and first round
     for row in sql.execute(rounds.select().order_by(rounds.c.study_id, rounds.c.number)).all():
         counts["rounds"] += 1
         counts["open"] += not row.closed
@@ -74,8 +74,8 @@ def verify(sql: sa.Connection, *, keys_folder: Path | None) -> Verified:
                 found.problems.append(f"{name}: its definition is not what its hash says")
                 continue
             query = counting_of(asked.value)
-            place = row.study_id, 0 if query is None else query.segment.first_round
-            earlier = [] if query is None else segments.setdefault(place, [])
+            place = row.study_id, 0 if query is None else query.segment.count
+            earlier = [] if query is None else counts_so_far.setdefault(place, [])
             release = _check_release(sql, row, name, study, asked, earlier, found)
             counts["releases"] += release is not None
             if release is not None:

@@ -53,7 +53,7 @@ class Bunch:
         self.remaining: Integers = np.full(devices, study.budget_units, dtype=np.int64)
         self.refused: Flags = np.zeros(devices, dtype=np.bool_)
         self.covered: Flags = np.zeros(devices, dtype=np.bool_)  # see `Device.ever_covered`
-        self.running: dict[int, RunningBlock] = {}  # by the first round of a segment
+        self.running: dict[int, RunningBlock] = {}  # by the first round of a count
         self._answered: tuple[Counting, Words, Flags] | None = None
 
     def places(self) -> list[slice]:
@@ -90,9 +90,10 @@ class Bunch:
         here: slice | Integers = EVERYBODY
         if self._turnouts:
             here = np.flatnonzero(np.concatenate([each.of(number)[0] for each in self._turnouts]))
-        if segment.first_round not in self.running:
-            self.running[segment.first_round] = RunningBlock(len(self.refused))
-        words, given, whole = self.running[segment.first_round].answer(
+        if segment.count not in self.running:
+            self.running[segment.count] = RunningBlock(len(self.refused))
+        running = self.running[segment.count]
+        words, given, whole = running.answer(
             counting.step,
             values,
             here,
@@ -102,14 +103,14 @@ class Bunch:
             retire=self._study.policy is not Policy.SKIP,
         )
         self.covered |= ~whole
-        if segment.position == segment.horizon:
-            del self.running[segment.first_round]
+        if segment.over:
+            running.begin()
         sent = given if self._silent else np.ones_like(given)
         return words if given.all() else covered(words, given), sent
 
     def held(self, weights: Mapping[int, int]) -> Integers:
-        """What is held for words to come, budget units; weights by the first round of a segment."""
+        """What is held for words to come, budget units; weights by the first round of a count."""
         held: Integers = np.zeros_like(self.remaining)
-        for first, running in self.running.items():
-            held += weights[first] * running.planned
+        for count, running in self.running.items():
+            held += weights[count] * running.planned
         return held

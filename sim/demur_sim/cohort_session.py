@@ -67,7 +67,7 @@ class CohortSession:
         self._threads = threads
         self._noise = noise
         self._releases: list[Release] = []
-        self._segments: dict[int, list[tuple[Round, Release]]] = {}  # by the first round of each
+        self._counts: dict[int, list[tuple[Round, Release]]] = {}  # by the first round of each
         self._contributed: list[Integers] = []
         self._answering_s = 0.0
         self._news = anyio.Event()
@@ -87,13 +87,14 @@ class CohortSession:
     async def ask(
         self,
         *features: Feature,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float | None = None,
         on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
         check_family(self.study.value, Linear)
-        question = self._questions.checked(features, clip=clip, on_grid=on_grid)
+        question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
         if self._ended:
             raise StateError(ENDED)
         return self._released(
@@ -102,6 +103,7 @@ class CohortSession:
                 question.features,
                 number=len(self._releases) + 1,
                 dimension=question.dimension,
+                weights=weights,
                 clip=question.clip,
                 on_grid=question.on_grid,
             )
@@ -209,7 +211,7 @@ class CohortSession:
         query = counting_of(question)
         before: list[tuple[Round, Release]] = []
         if query is not None:
-            before = self._segments.setdefault(query.segment.first_round, before)
+            before = self._counts.setdefault(query.segment.count, before)
             check_next(question, [asked for asked, _ in before])
         started = time.monotonic()
         answers = self.cohort.sum(

@@ -12,7 +12,7 @@ from demur_proto.segments import Factorisation, Segment
 from demur_proto.study import Policy, Study, sampler_delta
 from demur_proto.together import guarantee_together, split_target
 from demur_sim.scenario import Scenario
-from demur_sim.simulation import LARGEST_DIMENSION, study_of
+from demur_sim.simulation import LARGEST_DIMENSION, horizons_of, study_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class CountingDesign:
     scenario: Scenario  #: of the count alone: with its own share of the promise
     study: Study  #: of the count
     halts: Study | None  #: of those who ran out: room for one change, whenever it comes
-    segment: Segment  #: position 1, of both
+    segment: Segment  #: position 1 of the first one, of both
+    horizons: tuple[int, ...]  #: of all segments
     guarantee: Guarantee  #: of both together
 
     @property
@@ -37,13 +38,14 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
     Args:
         scenario: of a running count.
         devices: how many people there are.
-        rounds: the horizon of the segment.
+        rounds: how many there are, in all segments together.
 
     Raises:
         ParameterError: the scenario does not fit so many devices or rounds, or too little of the
             promise is left for a study.
     """
-    segment = Segment(horizon=rounds, cohort=devices, factorisation=scenario.factorisation)
+    horizons = horizons_of(scenario, rounds)
+    segment = Segment(horizon=horizons[0], cohort=devices, factorisation=scenario.factorisation)
     if not scenario.halts:
         study = study_of(scenario, devices=devices, horizon=rounds)
         query = query_of(scenario, study, segment)
@@ -52,6 +54,7 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
             study=study,
             halts=None,
             segment=segment,
+            horizons=horizons,
             guarantee=guarantee_for(study, query),
         )
     sampler = sampler_delta(
@@ -91,6 +94,7 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
         study=study,
         halts=halts,
         segment=segment,
+        horizons=horizons,
         guarantee=guarantee_together(
             [study, halts],
             epsilon=scenario.epsilon,

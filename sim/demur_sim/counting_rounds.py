@@ -1,4 +1,4 @@
-"""Rounds of running counts as a cohort sees them: each goes on with its segment."""
+"""Rounds of running counts as a cohort sees them: each goes on with its count."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from demur_proto.arrays import Flags
 from demur_proto.continual.following import check_follows, counting_of
 from demur_proto.errors import ParameterError
-from demur_proto.round import HaltCount, Round
+from demur_proto.round import CountingQuery, HaltCount, Round
 from demur_sim.running_block import Step
 
 Flagged = Callable[[], Flags]
@@ -27,7 +27,7 @@ class Counting:
 
 @final
 class CountingRounds:
-    """What has been asked in each segment so far.
+    """What has been asked in each running count so far.
 
     Args:
         beside: of other studies of the same people, by their hash, who halted in them.
@@ -39,29 +39,29 @@ class CountingRounds:
         self._beside = beside
         self._devices = devices
         self._budget_units = budget_units
-        self._last: dict[int, Round] = {}  # of each segment, by its first round
+        self._last: dict[int, Round] = {}  # of each count, by its first round
 
     def of(self, asked: Round) -> Counting | None:
         """What a round needs if it asks for a running count, after checking it as a device does.
 
         Raises:
-            ParameterError: it does not go on with its segment, or these people are not in the study
+            ParameterError: it does not go on with its count, or these people are not in the study
                 of which it counts halts; or it passes over a position, which a collector never does.
         """
         query = counting_of(asked)
         if query is None:
             return None
-        first = query.segment.first_round
-        if first in self._last:
-            check_follows(asked, self._last[first])
-            _check_no_gap(query.segment.position, self._last[first])
+        count = query.segment.count
+        if count in self._last:
+            check_follows(asked, self._last[count])
+        _check_no_gap(query, self._last.get(count))
         flags: Flags = np.zeros(self._devices, dtype=np.bool_)
         if isinstance(query, HaltCount):
             if query.halted_study not in self._beside:
                 name = query.halted_study.hex()[:16]
                 raise ParameterError("halted_study", name, "a study that these people are in")
             flags = self._beside[query.halted_study]()
-        self._last[first] = asked
+        self._last[count] = asked
         step = Step.of(query, weight=asked.weight)
         return Counting(step=step, budget_units=self._budget_units, flags=flags)
 
@@ -69,16 +69,17 @@ class CountingRounds:
         """Go on after this round, as if it had been asked here."""
         query = counting_of(last)
         if query is not None:
-            self._last[query.segment.first_round] = last
+            self._last[query.segment.count] = last
 
     def weights(self) -> dict[int, int]:
-        """The weight of each segment's rounds, by its first round."""
+        """The weight of each count's rounds, by its first round."""
         return {first: asked.weight for first, asked in self._last.items()}
 
 
-def _check_no_gap(position: int, last: Round) -> None:
-    """Refuse a position that does not follow at once: arrays keep no account of words never asked for."""
-    before = counting_of(last)
-    due = 1 if before is None else before.segment.position + 1
-    if position != due:
-        raise ParameterError("position", position, f"{due}: a cohort is asked at every one")
+def _check_no_gap(query: CountingQuery, last: Round | None) -> None:
+    """Refuse a round that does not follow at once: arrays keep no account of words never asked for."""
+    before = None if last is None else counting_of(last)
+    if query.segment.place != (1 if before is None else before.segment.place + 1):
+        due = 1 if before is None else before.segment.following().position
+        expected = f"{due}: a cohort is asked at every one"
+        raise ParameterError("position", query.segment.position, expected)

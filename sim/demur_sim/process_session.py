@@ -64,7 +64,7 @@ class ProcessSession:
         self._first_report = 0.0
         self._last_receipt = 0.0
         self._over = ""  # why nothing more can be asked
-        self._segments: dict[int, list[Round]] = {}  # of running counts, by their first round
+        self._counts: dict[int, list[Round]] = {}  # of running counts, by their first round
         self.companions: dict[bytes, CompanionSession] = {}  #: same people, by their study
 
     @property
@@ -75,16 +75,18 @@ class ProcessSession:
     async def ask(
         self,
         *features: Feature,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float | None = None,
         on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
         check_family(self.study.value, Linear)
-        question = self._questions.checked(features, clip=clip, on_grid=on_grid)
+        question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
         return await self._released(
             lambda: self._analyst.open(
                 *question.features,
                 dimension=question.dimension,
+                weights=weights,
                 clip=question.clip,
                 on_grid=question.on_grid,
             )
@@ -163,7 +165,7 @@ class ProcessSession:
         """Refuse, before anybody is asked, what the collector would refuse of a running count."""
         query = counting_of(question)
         if query is not None:
-            check_next(question, self._segments.get(query.segment.first_round, []))
+            check_next(question, self._counts.get(query.segment.count, []))
 
     def _check_halted(self, halted_study: bytes) -> None:
         name = halted_study.hex()[:16]
@@ -183,7 +185,7 @@ class ProcessSession:
             raise
         query = counting_of(asked.value)
         if query is not None:
-            self._segments.setdefault(query.segment.first_round, []).append(asked.value)
+            self._counts.setdefault(query.segment.count, []).append(asked.value)
         try:
             answers = await self._hear(Answered)
             release = await self._analyst.close(asked)

@@ -12,6 +12,7 @@ from demur_proto.gradients import inputs_of, model_of
 from demur_proto.grid import grid_step, squared_radius
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.round import Feature
+from demur_proto.weights import Weights
 from demur_sim.labelled_people import LabelledPeople
 from demur_sim.populations import Population, side_by_side
 from demur_sim.portions import BLOCK
@@ -22,6 +23,7 @@ class Question:
     """A question that this population can answer."""
 
     features: tuple[Feature, ...]
+    weights: Weights | None
     dimension: int
     clip: float
     on_grid: bool
@@ -37,12 +39,17 @@ class Questions:
     grid_exponent: int
 
     def checked(
-        self, features: Sequence[Feature], *, clip: float | None, on_grid: bool | None
+        self,
+        features: Sequence[Feature],
+        *,
+        weights: Sequence[Sequence[float]] | None = None,
+        clip: float | None,
+        on_grid: bool | None,
     ) -> Question:
         """The question in full.
 
         Raises:
-            ParameterError: there is no feature, one is unknown, or `on_grid` is promised of
+            ParameterError: there is no feature, one is unknown, weights do not fit, or `on_grid` is promised of
                 values that are not multiples of the grid step within the clip; on a device such
                 a value would silently count as nothing.
         """
@@ -52,9 +59,11 @@ class Questions:
         if not features:
             raise ParameterError("features", features, "at least one feature")
         first = side_by_side(self.population, features, slice(0, min(1, self.population.devices)))
+        matrix = None if weights is None else Weights.of(weights)
         question = Question(
             features=tuple(features),
-            dimension=first.shape[1],
+            weights=matrix,
+            dimension=(first if matrix is None else matrix.apply(first)).shape[1],
             clip=self.clip if clip is None else clip,
             on_grid=self.on_grid if on_grid is None else on_grid,
         )
@@ -128,7 +137,8 @@ class Questions:
     def _check_promise(self, question: Question) -> None:
         exponent = self.grid_exponent
         radius = squared_radius(question.clip, exponent)
-        for values in blocks(self.population, question.features):
+        for given in blocks(self.population, question.features):
+            values = given if question.weights is None else question.weights.apply(given)
             with np.errstate(over="ignore"):
                 steps = np.ldexp(values, -exponent)
                 squares = np.einsum("nd,nd->n", steps, steps)

@@ -56,12 +56,14 @@ def randomised_tally(mechanism: Mechanism, words: Words, sampler: Sampler) -> In
 def evaluate_query(
     query: Linear | Histogram | Prefix, population: Population, people: slice
 ) -> Values:
-    """Everyone's value of a query, features side by side [n, v].
+    """Everyone's value of a query, features side by side, weighted where it has weights [n, v].
 
     Raises:
         ParameterError: the features do not give that many numbers.
     """
     values = side_by_side(population, query.features, people)
+    if isinstance(query, Linear) and query.weights is not None:
+        values = query.weights.apply(values)
     length = query.value_length
     if values.shape[1] != length:
         raise ParameterError("dimension", length, f"{values.shape[1]}, what the features give")

@@ -324,8 +324,7 @@ async def _running(scenario: Scenario, plan: Plan, *, started: float) -> Running
         )
         for companion in session.companions.values():
             halts.append(await companion.ask_halt_count(session.study.hash, halts_segment(segment)))
-        if segment.position < segment.horizon:
-            segment = segment.after(release.number)
+        segment = segment.following(release.number)
         return release
 
     common = await plan.carry_out(

@@ -1,4 +1,4 @@
-"""A block of people in one segment of a running count, as arrays. Same decisions as `RunningState`."""
+"""A block of people in one running count, as arrays. Same decisions as `RunningState`."""
 
 from dataclasses import dataclass, field
 from typing import final
@@ -51,14 +51,14 @@ class Step:
 
 @final
 class RunningBlock:
-    """Everybody's changes so far in one list: whose, at which position, by how much.
+    """Everybody's changes of a segment in one list: whose, at which position, by how much.
 
     Args:
         devices: how many people.
     """
 
     def __init__(self, devices: int) -> None:
-        self._list: npt.NDArray[np.int32] = np.zeros((3, devices), dtype=np.int32)
+        self._list: npt.NDArray[np.int32] = np.zeros((3, 0), dtype=np.int32)
         self._changes = 0  # in use of it
         self.told: Integers = np.zeros(devices, dtype=np.int64)  #: the states as told
         self.planned: Integers = np.zeros(devices, dtype=np.int64)  #: see `commitment`
@@ -73,11 +73,17 @@ class RunningBlock:
         """That list with the room that it has for more [3, m]."""
         return self._list
 
+    def begin(self) -> None:
+        """Go on in another segment: what was told stays told, and nothing more is sent of it."""
+        self._list, self._changes = self._list[:, :0].copy(), 0
+        self.planned[:] = 0  # so it is already, once all positions were asked
+
     def take(self, who: Integers, amounts: Integers, position: int | Integers) -> None:
         """Take up changes of some people [k]; nobody is named twice."""
         end = self._changes + len(who)
         while end > self._list.shape[1]:
-            self._list = np.hstack([self._list, np.zeros_like(self._list)])
+            more = max(len(self.told), self._list.shape[1])
+            self._list = np.hstack([self._list, np.zeros((3, more), dtype=np.int32)])
         place = self._list[:, self._changes : end]
         place[0], place[1], place[2] = who, position, amounts
         self._changes = end

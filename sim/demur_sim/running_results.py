@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from demur_proto.arrays import Values, Vector
-from demur_proto.continual.factors import Factors, change_norm, factors_of, noise_gains
+from demur_proto.continual.estimates import solution_of
+from demur_proto.continual.factors import change_norm
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import GaussianLinear
@@ -54,7 +55,7 @@ class RunningResult(Result):
     @cached_property
     def noise_errors(self) -> Vector:
         """The standard error of every round if nobody is missing [rounds], people."""
-        gains = noise_gains(self._factors, rounds=len(self.releases))
+        gains = np.array([math.fsum(weights * weights) for weights in self._solutions])
         return running_errors(self.mechanism, gains, devices=self.devices)
 
     @property
@@ -70,6 +71,7 @@ class RunningResult(Result):
             kind=Kind.LINEAR,
             factorisation=Factorisation.SQUARE_ROOT,  # a linear question says nothing of these
             admission=Admission.COMMIT,
+            first_segment=0,
             halts=0.0,
             beside="",
         )
@@ -155,6 +157,7 @@ class RunningResult(Result):
             },
             "segment": {
                 "horizon": self.design.segment.horizon,
+                "horizons": list(self.design.horizons),
                 "factorisation": str(scenario.factorisation),
                 "admission": str(scenario.admission),
                 "change_norm": self._change_norm,
@@ -188,23 +191,19 @@ class RunningResult(Result):
     def _change_norm(self) -> float:
         return change_norm(
             self.scenario.factorisation,
-            horizon=self.design.segment.horizon,
+            horizon=self.design.horizons[-1],
             exponent=self.study.value.base_grid_exponent,
         )
 
     @cached_property
     def _solutions(self) -> list[Vector]:
         """B[t, 1 … t] for every round t."""
-        return [self._factors.solution(position) for position in range(1, len(self.releases) + 1)]
-
-    @property
-    def _factors(self) -> Factors:
-        query = self.design.query
-        return factors_of(
-            query.segment.factorisation,
-            horizon=query.segment.horizon,
-            exponent=query.grid_exponent,
-        )
+        segment, exponent = self.design.query.segment, self.design.query.grid_exponent
+        solutions = []
+        for release in self.releases:
+            solutions.append(solution_of(segment, exponent=exponent))
+            segment = segment.following(release.number)
+        return solutions
 
     def _halts_json(self) -> dict[str, Any]:
         last = self.halts[-1]

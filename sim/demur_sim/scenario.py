@@ -11,7 +11,7 @@ from demur_proto.counting_queries import COARSEST_COUNTING, FINEST_COUNTING
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
-from demur_proto.segments import Admission, Factorisation
+from demur_proto.segments import MOST_POSITIONS, Admission, Factorisation
 from demur_proto.study import Measure, Policy, View
 from demur_sim.baselines.by_name import DesignName, names_of
 from demur_sim.populations import FLAGS, MOST_DEVICES
@@ -69,6 +69,8 @@ class Scenario:
     `local`: names of other designs, with commas between them."""
     factorisation: Factorisation = Factorisation.SQUARE_ROOT  #: of a running count
     admission: Admission = Admission.COMMIT  #: what its devices do with a change that does not fit
+    first_segment: int = 0
+    """Of a running count: horizon of its first segment, the next being twice as long; 0: one for all."""
     halts: float = 0.0
     """Of a running count: the share of the promise that pays for counting who ran out; 0: not asked."""
     epsilon: float = 1.0  #: of the guarantee, nats; > 0
@@ -142,7 +144,7 @@ _OF_HISTOGRAMS: Mapping[str, Sequence[StrEnum]] = {
 _OF_PREFIXES: Mapping[str, Sequence[StrEnum]] = {"policy": (Policy.SKIP, Policy.RETIRE)}
 _OF_SUMS = ("clip", "grid_exponent", "on_grid")
 _OF_CATEGORIES = ("categories", "mechanism")
-_OF_COUNTS = ("factorisation", "admission", "halts")
+_OF_COUNTS = ("factorisation", "admission", "first_segment", "halts")
 _DATA_KEYS = [f"data.{item.name}" for item in fields(Data)]
 _PRESENCE_KEYS = [f"presence.{item.name}" for item in fields(Presence)]
 _TABLES = ("parameters", "data", "presence")
@@ -242,6 +244,7 @@ def _check_prefix(scenario: Scenario) -> None:
     if not FINEST_COUNTING <= exponent <= COARSEST_COUNTING:
         expected = f"from {FINEST_COUNTING} to {COARSEST_COUNTING} where kind is prefix"
         raise ParameterError("grid_exponent", exponent, expected)
+    check_integer("first_segment", scenario.first_segment, 0, MOST_POSITIONS)
     if type(scenario.halts) not in (int, float) or not 0 <= scenario.halts < 1:
         raise ParameterError("halts", scenario.halts, "at least 0 and below 1")
     if scenario.halts and scenario.refusal is not Refusal.COVER:

@@ -1,6 +1,6 @@
 """A simulated population that an analyst can ask, whatever the fidelity."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -64,6 +64,7 @@ class Session(Protocol):
     async def ask(
         self,
         *features: Feature,
+        weights: Sequence[Sequence[float]] | None = None,
         clip: float | None = None,
         on_grid: bool | None = None,
     ) -> Release:
@@ -71,6 +72,7 @@ class Session(Protocol):
 
         Args:
             features: what to add up over people, one after the other.
+            weights: [d, v], of the v numbers that the features give; None for the numbers themselves.
             clip: ℓ₂ radius of one person's value, data units; by default the scenario's.
             on_grid: every possible value is a multiple of the study's grid step and within the
                 clip, so that nothing is lost to rounding; by default the scenario's.

@@ -9,6 +9,7 @@ from demur_proto.continual.factors import change_norm
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
 from demur_proto.histograms import design_histogram_study
+from demur_proto.segments import doubling
 from demur_proto.study import Study, View, design_study
 from demur_sim.cohort_session import cohort_session
 from demur_sim.device_session import device_session
@@ -54,8 +55,8 @@ def study_of(
             default the scenario's budget. In a study of histograms their number is up to the ε of
             the rounds.
         view: what the adversary sees; by default the scenario's.
-        horizon: most rounds; 0 when the analyst decides as they go. Of a running count, the
-            horizon of its segment.
+        horizon: most rounds; 0 when the analyst decides as they go. Of a running count, those of
+            its segment, or of all its segments together.
 
     Raises:
         ParameterError: the scenario does not fit this many devices, or a running count has no
@@ -76,7 +77,8 @@ def study_of(
         )
     clip = scenario.clip
     if scenario.kind is Kind.PREFIX:
-        clip = change_norm(scenario.factorisation, horizon=horizon, exponent=scenario.grid_exponent)
+        longest = horizons_of(scenario, horizon)[-1]
+        clip = change_norm(scenario.factorisation, horizon=longest, exponent=scenario.grid_exponent)
     return design_study(
         name=scenario.name,
         epsilon=scenario.epsilon,
@@ -92,6 +94,15 @@ def study_of(
         horizon=horizon,
         maximum_dimension=LARGEST_DIMENSION,
     )
+
+
+def horizons_of(scenario: Scenario, rounds: int) -> tuple[int, ...]:
+    """Horizons of a running count's segments; none is longer than the last.
+
+    Raises:
+        ParameterError: there are no rounds.
+    """
+    return doubling(rounds, first=scenario.first_segment) if scenario.first_segment else (rounds,)
 
 
 def deal(scenario: Scenario, population: Population | None, *, seed: int) -> Population:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import running_crash
-from counting_kit import STATE, UNIT, NoNoise, a_study, dense, rounds_of
+from counting_kit import STATE, UNIT, NoNoise, a_study, chain_of, dense, rounds_of
 from demur_client.device import Device
 from demur_client.explain import explain_fields, explain_text
 from demur_client.ledger.base import Ledger, Settled
@@ -89,6 +89,7 @@ def kept_of(ledger: Ledger, study: Defined[Study]) -> tuple[Any, ...]:
 
 @given(
     kind=kinds,
+    horizons=st.sampled_from([(HORIZON,), (2, HORIZON - 2), (1, 2, HORIZON - 3)]),
     admission=st.sampled_from(Admission),
     policy=st.sampled_from([Policy.SKIP, Policy.RETIRE]),
     states=st.lists(st.integers(0, 2) | st.none(), min_size=HORIZON, max_size=HORIZON),
@@ -97,8 +98,9 @@ def kept_of(ledger: Ledger, study: Defined[Study]) -> tuple[Any, ...]:
     ends=st.sets(st.integers(0, HORIZON - 1)),
 )
 @settings(max_examples=40, deadline=None)
-def test_a_device_that_starts_anew_anywhere_in_a_segment_goes_on_exactly(
+def test_a_device_that_starts_anew_anywhere_in_a_count_goes_on_exactly(
     kind: Factorisation,
+    horizons: tuple[int, ...],
     admission: Admission,
     policy: Policy,
     states: list[int | None],
@@ -107,7 +109,7 @@ def test_a_device_that_starts_anew_anywhere_in_a_segment_goes_on_exactly(
     ends: set[int],
 ) -> None:
     study = a_study(answers=answers, policy=policy)
-    rounds = rounds_of(study, segment(HORIZON, kind), bound=2, admission=admission)
+    rounds = chain_of(study, horizons, kind=kind, bound=2, admission=admission)
     steady = MemoryLedger()
     with tempfile.TemporaryDirectory(dir=quick_folder(Path(tempfile.gettempdir()))) as folder:
         path = Path(folder) / "ledger"
@@ -459,7 +461,7 @@ def test_forgetting_in_the_middle_of_a_segment_erases_what_was_told_and_all_stay
 
         assert ledger.remaining_units(main.hash) == ledger.held_units(main.hash) == 0
         assert ledger.ever_covered(main.hash) is None
-        assert ledger.last_in_segment(main.hash, 1) is None
+        assert ledger.last_in_count(main.hash, 1) is None
         assert counted(a_device(count, ledger), halts_of(count, main, 1)[0]) == 0
     files = [path.read_bytes() for path in quick.iterdir()]
     assert planned

@@ -1,6 +1,7 @@
 """What the tests of running counts share: a study, people's states, a sampler that adds nothing."""
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -44,6 +45,37 @@ def rounds_of(
         rounds.append(define_round(asked))
         segment = segment.after() if segment.position < segment.horizon else segment
     return rounds
+
+
+def chain_of(
+    study: Defined[Study], horizons: Sequence[int], *, number: int = 1, **options: Any
+) -> list[Defined[Round]]:
+    """All rounds of a count that goes through segments of these horizons; see `rounds_of`."""
+    kind = options.pop("kind", Factorisation.SQUARE_ROOT)
+    cohort = options.pop("cohort", 1)
+    rounds: list[Defined[Round]] = []
+    for index, horizon in enumerate(horizons):
+        segment = Segment(
+            horizon=horizon,
+            cohort=cohort,
+            factorisation=kind,
+            earlier=tuple(horizons[:index]),
+            origin=number if index else 0,
+        )
+        rounds += rounds_of(study, segment, number=number + len(rounds), **options)
+    return rounds
+
+
+def dense_chain(
+    kind: Factorisation, horizons: Sequence[int]
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """C of such a count: a block for each segment."""
+    total = sum(horizons)
+    matrix, at = np.zeros((total, total), dtype=np.int64), 0
+    for horizon in horizons:
+        matrix[at : at + horizon, at : at + horizon] = dense(kind, horizon)
+        at += horizon
+    return matrix
 
 
 def dense(kind: Factorisation, horizon: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,6 +1,6 @@
-"""Devices that are killed in the middle of a running count, at a step named beforehand.
+"""Devices that are killed in a running count of two segments, at a step named beforehand.
 
-As a program it forks processes that answer a segment's rounds and kill themselves at their first
+As a program it forks processes that answer its rounds and kill themselves at their first
 step, their second, and so on (see `ledger_crash`); another process then goes on to the end.
 
     python -m running_crash FOLDER STRIDE
@@ -15,17 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from counting_kit import NoNoise, a_study, rounds_of
+from counting_kit import NoNoise, a_study, chain_of
 from demur_client.device import Device
 from demur_client.ledger.base import Ledger
 from demur_client.ledger.file import LedgerFile
 from demur_client.sources import FunctionSource
-from demur_proto.segments import Segment
 from ledger_crash import Doom, fork, watch
 
 STATES = (1, 2, 2, 0, 2, 1)  #: round by round; not all of the changes fit
 STUDY = a_study(answers=5)
-ROUNDS = rounds_of(STUDY, Segment(horizon=len(STATES), cohort=1), bound=2)
+ROUNDS = chain_of(STUDY, (2, 4), bound=2)
 
 
 def device_of(ledger: Ledger) -> Device:

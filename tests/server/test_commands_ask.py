@@ -14,19 +14,23 @@ from typing import Any
 import anyio
 import pytest
 
+from counting_kit import dense
 from demur_client.connection import connected
 from demur_proto.credentials import DeviceCredential, read_token
 from demur_proto.definition import Defined, define_study, read_round
 from demur_proto.errors import DemurError, ParameterError, StateError, StorageError
 from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature, Histogram, Randomiser
-from demur_proto.study import design_study
+from demur_proto.segments import Factorisation
+from demur_proto.study import Study, design_study
 from demur_server.admin import make_tokens
 from demur_server.analyst import Analyst
 from demur_server.analyst_calls import list_studies
 from demur_server.ask_command import add_commands
 from demur_server.choosing import read_features
 from demur_server.question import Question
+from demur_server.running_question import ask_running
 from demur_server.store.records import kept_rounds
 from demur_server.store.side_door import sqlite_door
 from serve_kit import DEADLINE_S, Server, answer, enrolled, serving, start
@@ -106,7 +110,7 @@ async def fixed(server: Server, name: str) -> Defined[Any]:
 async def test_a_question_makes_its_study_and_the_next_one_goes_on_with_it(
     server: Server, pair: list[DeviceCredential]
 ) -> None:
-    question = ("active", "period=3", "--study", "visits", "--on-grid")
+    question = ("active", "period=3", "--study", "visits", "--on-grid", "--weights", "1")
 
     status, out, err = await answered(server, pair, "visits", *question, *NEW)
     again, as_json, _ = await answered(server, pair, "visits", *question, "--json", rounds=1)
@@ -226,6 +230,60 @@ async def test_without_an_epsilon_of_its_own_a_histogram_costs_its_part_of_the_b
     assert 3 * kept.weight <= study.budget_units < 4 * kept.weight
 
 
+async def test_a_running_count_goes_on_by_itself_in_segments_twice_as_long(
+    server: Server, pair: list[DeviceCredential]
+) -> None:
+    question = ("online", "day=1", "--running", "--study", "online")
+    new = ("--minimum-cohort", "2", "--segment", "1", "--answers", "2", "--view", "local")
+    one = 1 << 14  # a state of 1, in grid steps
+
+    status, out, err = await answered(server, pair, "online", *question, *new, words=(one, one))
+    again, as_json, _ = await answered(
+        server, pair, "online", *question, "--json", rounds=1, words=(0, -one)
+    )
+    async with Analyst.resume(server.analysts, "online", credential=server.analyst) as analyst:
+        going = await analyst.next_of("online")
+        missing = await analyst.next_of("another")
+
+        async def asked_now(**given: Any) -> Release:
+            state = Feature(name="online")
+            return await ask_running(analyst, state, given, reports=0, timeout_s=DEADLINE_S)
+
+        with pytest.raises(ParameterError, match="--bound must be 1, as the count says; --anew be"):
+            await asked_now(bound=2)
+        withheld = await asked_now()
+        with pytest.raises(StateError, match=r"^round 3 of the running count was withheld"):
+            await asked_now()
+        anew = await asked_now(anew=True, segment=3)
+
+    assert (status, again, err) == (0, 0, "")
+    assert out.startswith("online day=1: 2 ± ")
+    assert json.loads(as_json)["estimate"] == [1.0]  # 2 are frozen, and one has changed
+    assert missing is None
+    assert going is not None
+    assert (going.segment.horizon, going.segment.position, going.segment.earlier) == (2, 2, (1,))
+    assert (withheld.number, withheld.withheld) == (3, Withheld.BELOW_MINIMUM_COHORT)
+    assert (anew.number, anew.withheld) == (4, Withheld.BELOW_MINIMUM_COHORT)
+
+
+def test_a_new_study_for_a_running_count_has_room_for_changes_in_the_longest_segment() -> None:
+    def study(**given: Any) -> Study:
+        told = {"minimum_cohort": 9, "answers": 3, "running": True, **given}
+        return Question.read([Feature(name="x")], told).study([], "new")
+
+    def room(made: Study, horizon: int) -> float:
+        steps = dense(Factorisation.SQUARE_ROOT, horizon)[:, 0].tolist()
+        return float(made.budget_units / made.base_weight / sum(step**2 for step in steps))
+
+    assert room(study(horizon=64), 64) == pytest.approx(3, rel=1e-6)
+    assert room(study(horizon=7, segment=1), 4) == pytest.approx(3, rel=1e-6)
+    assert room(study(horizon=64, bound=2), 64) == pytest.approx(12, rel=1e-6)
+    assert 3 < room(study(), 1024) < 4  # 2^14 rounds may come
+    for wrong, said in (({"grid_exponent": -7}, "exponent"), ({"bound": 1 << 14}, "bound")):
+        with pytest.raises(ParameterError, match=said):
+            study(**wrong)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -270,6 +328,38 @@ async def test_a_question_that_cannot_be_put_ends_in_one_line(
         (["app", *K, "--on-grid"], ParameterError, "^--on-grid must be left out with it"),
         (["app", *K, "--dimension", "4"], ParameterError, "^--dimension must be left out"),
         (["app", "other", *K], ParameterError, "^question must be one feature, which gives"),
+        (
+            ["rode", "5"],
+            ParameterError,
+            "^feature must be a name; a parameter is .* KEY=VALUE, got '5'",
+        ),
+        (
+            ["x", "--weights", "1,a"],
+            ParameterError,
+            "^--weights must be rows of numbers, as in 1,0",
+        ),
+        (["x", *K, "--weights", "1"], ParameterError, "^--weights must be left out with it"),
+        (["on", "--segment", "4"], ParameterError, "^--segment must be given with --running only"),
+        (["on", "--anew"], ParameterError, "^--anew must be given with --running only"),
+        (
+            ["on", "off", "--running"],
+            ParameterError,
+            "^question must be one feature, which is the st",
+        ),
+        (["on", "--running", *K], ParameterError, "^--categories must be left out with --running"),
+        (["on", "--running", "--clip", "2"], ParameterError, "^--clip must be left out with --run"),
+        (
+            ["on", "--running", "--segment", "0"],
+            ParameterError,
+            "^--segment must be an integer >= 1",
+        ),
+        (["on", "--running", "--bound", "0"], ParameterError, "^--bound must be an integer >= 1"),
+        (["on", "--running", "--cohort", "0"], ParameterError, "^--cohort must be an integer >= 1"),
+        (
+            ["on", "--running", "--policy", "clip"],
+            ParameterError,
+            "^--policy must be skip or retire",
+        ),
         (["app", "--categories", "1"], ParameterError, "^--categories must be an integer >= 2"),
         (["app", *K, "--mechanism", "rr"], ParameterError, "^--mechanism must be krr or sue or"),
         (["app", *K, "--question-epsilon", "0"], ParameterError, "^--question-epsilon must be a f"),
@@ -303,6 +393,8 @@ def test_a_study_of_sums_is_not_asked_for_a_histogram_nor_the_reverse() -> None:
 
     with pytest.raises(ParameterError, match=r"^question must be a histogram, with --categories"):
         Question.read([Feature(name="x")], {}).study(found, "apps")
+    with pytest.raises(ParameterError, match=r"with --categories, .* got 'a running count'"):
+        Question.read([Feature(name="x")], {"running": True}).study(found, "apps")
     with pytest.raises(ParameterError, match=r"^question must be a sum, without --categories"):
         Question.read([Feature(name="x")], {"categories": 4}).study(found, "sums")
 
@@ -425,6 +517,29 @@ async def cell():  # a notebook has a loop of its own
 
 asyncio.run(cell())
 """
+RUNNING = """
+from demur_proto.segments import Segment
+study = design_study(name=sys.argv[2], epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2)
+other = bytes(32)
+with open_notebook(target, study, credential=secret) as notebook:
+    print(notebook.next_of("x"))
+    segment = Segment(horizon=2, cohort=2)
+    for wrong in (notebook.open_prefix, notebook.ask_prefix):
+        try:
+            wrong(x, "seg")
+        except DemurError as error:
+            print(error)
+    asked = notebook.open_prefix(x, segment)
+    try:
+        notebook.next_of("x")
+    except DemurError as error:
+        print(str(error).replace(asked.hash.hex(), "HASH"))
+    print(notebook.close(asked).withheld)
+    release = notebook.ask_prefix(x, segment.following(1), reports=0)
+    print(release.number, release.withheld)
+    print(notebook.ask_halt_count(other, segment, reports=0).number)
+    print(notebook.open_halt_count(other, segment.following(3)).value.query.segment.position)
+"""
 INTERRUPTED = """
 with open_notebook(target, study, credential=secret) as notebook:
     try:
@@ -489,6 +604,23 @@ async def test_a_notebook_asks_histograms_inside_a_running_loop_and_from_many_th
         "timeout_s must be a finite number > 0, got nan",
         "timeout_s must be a finite number > 0, got 0",
         "7",
+    ]
+
+
+async def test_a_notebook_asks_running_counts(server: Server) -> None:
+    process = notebook(server, "running", RUNNING)
+    out, err = await anyio.to_thread.run_sync(lambda: process.communicate(timeout=DEADLINE_S))
+
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines() == [
+        "None",
+        "segment must be a Segment, got 'seg'",
+        "segment must be a Segment, got 'seg'",
+        "round 1 of the running count is open; close it first: demur close HASH",
+        "below_minimum_cohort",
+        "2 below_minimum_cohort",
+        "3",
+        "2",
     ]
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from counting_kit import STATE, NoNoise, a_study, rounds_of
+from counting_kit import STATE, NoNoise, a_study, chain_of, rounds_of
 from demur_client.agent import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values
+from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import DemurError, ParameterError, StateError, WireError
 from demur_proto.release import Release, Withheld
@@ -182,6 +183,40 @@ async def test_a_round_must_go_on_with_its_segment_or_begin_one(
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "between", "error", "said"),
+    [
+        ({}, True, StateError, "cannot follow round 1, at position 1 of 2"),
+        ({"earlier": (1,)}, False, ParameterError, "goes on with it"),
+        ({"cohort": 3}, False, ParameterError, "goes on with it"),
+        ({"horizon": 3}, False, None, ""),  # any length is as good
+    ],
+    ids=["too early", "earlier", "cohort", "horizon"],
+)
+async def test_a_later_segment_must_go_on_where_the_one_before_has_ended(
+    known: Collector,
+    study: Defined[Study],
+    changes: dict[str, Any],
+    between: bool,
+    error: type[DemurError] | None,
+    said: str,
+) -> None:
+    rounds = chain_of(study, (2, 4), cohort=2)
+    if between:  # instead of the last position
+        rounds[1] = define_round(next_round(study, [STATE], number=2))
+    for each in rounds[:2]:
+        await known.open_round(each.definition)
+        await known.close_round(each.hash)
+    odd = define_round(with_segment(rounds[2].value, **changes))
+
+    if error is None:
+        await known.open_round(odd.definition)
+        return
+    with pytest.raises(error, match=said) as caught:
+        await known.open_round(odd.definition)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 async def test_a_segment_that_nobody_began_cannot_go_on(
     ports: Ports, study: Defined[Study]
 ) -> None:
@@ -209,10 +244,11 @@ def released(
     return releases
 
 
-def test_after_a_round_without_numbers_the_rest_of_its_segment_is_withheld(
-    study: Defined[Study],
+@pytest.mark.parametrize("horizons", [(4,), (2, 4)], ids=["one segment", "two"])
+def test_after_a_round_without_numbers_the_rest_of_its_count_is_withheld(
+    study: Defined[Study], horizons: tuple[int, ...]
 ) -> None:
-    rounds = rounds_of(study, Segment(horizon=4, cohort=2))
+    rounds = chain_of(study, horizons, cohort=2)[:4]
 
     releases = released(study, rounds, [(5, 2), (3, 1), (4, 2), (4, 2)])
 
@@ -257,14 +293,14 @@ def test_only_a_running_count_may_lack_its_interval(study: Defined[Study]) -> No
         Release.of(message)
 
 
-async def test_a_restarted_collector_goes_on_with_a_segment_and_its_store_holds_together(
+async def test_a_restarted_collector_goes_on_with_a_count_and_its_store_holds_together(
     study: Defined[Study], tmp_path: Path
 ) -> None:
     path = tmp_path / "store.sqlite"
-    segment = Segment(horizon=3, cohort=2)
-    devices = [Device(study, Steady(each), NoNoise()) for each in ([1, 2, 0], [0, 1, 3])]
+    segment = Segment(horizon=1, cohort=2)
+    devices = [Device(study, Steady(each), NoNoise()) for each in ([1, 2, 0, 0], [0, 1, 3, 2])]
     found = []
-    for day in range(3):  # another process each day
+    for day in range(4):  # another process each day, and segments of 1, 2 and 4 rounds
         store = await DurableStore.open(SqliteDatabase(path))
         collector = Collector(store, open_access=True)
         await collector.refresh()
@@ -275,10 +311,11 @@ async def test_a_restarted_collector_goes_on_with_a_segment_and_its_store_holds_
         ):
             release = await analyst.ask_prefix(on(day), segment, bound=3)
             found.append(release.estimate[0])
-            segment = segment.after(release.number) if day < 2 else segment
+            segment = segment.following(release.number)
         await store.close()
 
-    np.testing.assert_allclose(found, [1, 3, 3], atol=1e-9)
+    assert segment.earlier == (1, 2)
+    np.testing.assert_allclose(found, [1, 3, 3, 2], atol=1e-9)
     engine = sa.create_engine(f"sqlite:///{path}")
     with engine.connect() as sql:
         assert verify(sql, keys_folder=None).problems == ()

@@ -11,18 +11,19 @@ import anyio
 import numpy as np
 import pytest
 
-from counting_kit import EXPONENT, NoNoise, a_study, dense, rounds_of
+from counting_kit import EXPONENT, NoNoise, a_study, chain_of, dense, dense_chain, rounds_of
 from demur_client.device import Device
 from demur_proto.arrays import Integers
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.release import Release
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Round
 from demur_proto.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study, View
 from demur_proto.v1 import report_pb2
 from demur_proto.words import decode_words
+from demur_sim.block_answers import BlockAnswer
 from demur_sim.bunches import BUNCH
 from demur_sim.cohort import Cohort
 from demur_sim.cohort_session import cohort_session
@@ -81,7 +82,7 @@ async def opened(
 
 
 async def count_all(session: Session, **options: Any) -> list[Release]:
-    """A segment of each factorisation, one after the other."""
+    """A segment of each factorisation, and a count in segments of 1, 2 and 4 rounds."""
     releases: list[Release] = []
     for kind in KINDS:
         segment = Segment(horizon=HORIZON, cohort=DEVICES, factorisation=kind)
@@ -89,6 +90,11 @@ async def count_all(session: Session, **options: Any) -> list[Release]:
             release = await session.ask_prefix(today(period), segment, bound=2, **options)
             releases.append(release)
             segment = segment.after(release.number) if period < HORIZON else segment
+    segment = Segment(horizon=1, cohort=DEVICES)
+    for period in range(1, HORIZON + 1):
+        release = await session.ask_prefix(today(period), segment, bound=2, **options)
+        releases.append(release)
+        segment = segment.following(release.number)
     return releases
 
 
@@ -153,12 +159,14 @@ def test_some_run_out_and_nobody_overspends(arrays: tuple[list[Release], Afterma
 def test_estimates_differ_from_what_people_told_by_just_the_noise_that_is_stated(
     arrays: tuple[list[Release], Aftermath],
 ) -> None:
-    """Errors of a segment, turned back into the noise of each round: 15 standard normals."""
+    """Errors of a count, turned back into the noise of each round: 20 standard normals."""
     releases, aftermath = arrays
     normals = []
-    for index, kind in enumerate(KINDS):
+    matrices = [dense(kind, HORIZON) for kind in KINDS]
+    matrices.append(dense_chain(Factorisation.SQUARE_ROOT, (1, 2, 4))[:HORIZON, :HORIZON])
+    for index, steps in enumerate(matrices):
         part = slice(index * HORIZON, (index + 1) * HORIZON)
-        matrix = dense(kind, HORIZON).astype(float)
+        matrix = steps.astype(float)
         told = np.cumsum(np.linalg.solve(matrix, np.array(aftermath.contributed[part])[:, 0]))
         errors = np.array([release.estimate[0] for release in releases[part]]) - told
         assert all(
@@ -168,8 +176,8 @@ def test_estimates_differ_from_what_people_told_by_just_the_noise_that_is_stated
         first = releases[part][0].standard_error[0] * matrix[0, 0]  # of every round's own sum
         normals.append(matrix @ np.diff(errors, prepend=0.0) / first)
 
-    # Their sum of squares is chi squared with 15 degrees of freedom: mean 15, standard deviation √30.
-    assert abs(np.sum(np.square(normals)) - 15) < 4 * math.sqrt(30)
+    # Their sum of squares is chi squared with 20 degrees of freedom: mean 20, standard deviation √40.
+    assert abs(np.sum(np.square(normals)) - 20) < 4 * math.sqrt(40)
 
 
 @pytest.mark.parametrize("policy", [Policy.SKIP, Policy.RETIRE])
@@ -187,17 +195,14 @@ def test_a_cohort_decides_as_single_devices_do(policy: Policy, admission: Admiss
             period = asked_now.value.number - number + 1
             asked_now = at_period(asked_now, period)
             answer = next(cohort.answers(asked_now.value))
-            words: list[int] = []
-            for device in mine:
-                report = device.report(asked_now, device.evaluate(asked_now))
-                decoded, _ = decode_words(
-                    report.words, asked_now.value.word_type, reports=1, dimension=1
-                )
-                words.append(int(decoded[0, 0]))
-            assert answer.contributed.tolist() == [sum(words)]
-            noise = answer.words[:, 0] - np.array(words)
-            assert np.array_equal(noise, noise_of(study, asked_now, devices))
+            check_answered(answer, mine, asked_now)
         number += HORIZON
+    for asked_now in chain_of(
+        study, (1, 4), number=number, cohort=devices, bound=2, admission=admission
+    ):
+        asked_now = at_period(asked_now, asked_now.value.number - number + 1)
+        answer = next(cohort.answers(asked_now.value))
+        check_answered(answer, mine, asked_now)
     left = [device.ledger.remaining_units(device.study.hash) for device in mine]
     assert (study.value.budget_units - cohort.spent()).tolist() == left
     assert cohort.covered().tolist() == [device.ever_covered for device in mine]
@@ -206,6 +211,18 @@ def test_a_cohort_decides_as_single_devices_do(policy: Policy, admission: Admiss
     ]
     assert cohort.refused().sum() > 0
     assert not cohort.held().any()
+
+
+def check_answered(answer: BlockAnswer, mine: list[Device], asked_now: Defined[Round]) -> None:
+    """A block has told what devices tell, with its own noise."""
+    words: list[int] = []
+    for device in mine:
+        report = device.report(asked_now, device.evaluate(asked_now))
+        decoded, _ = decode_words(report.words, asked_now.value.word_type, reports=1, dimension=1)
+        words.append(int(decoded[0, 0]))
+    assert answer.contributed.tolist() == [sum(words)]
+    noise = answer.words[:, 0] - np.array(words)
+    assert np.array_equal(noise, noise_of(mine[0].study, asked_now, len(mine)))
 
 
 def test_a_cohort_refuses_to_pass_over_a_position_as_it_would_decide_otherwise_than_devices() -> (

@@ -19,7 +19,7 @@ from demur_sim.scenario_data import Data
 from demur_sim.scenario_people import population_of
 
 OF_HISTOGRAMS, OF_SUMS = {"categories"}, {"clip", "grid_exponent", "on_grid"}
-OF_COUNTS = {"factorisation", "admission", "halts"}
+OF_COUNTS = {"first_segment", "factorisation", "admission", "halts"}
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 OF_HISTOGRAM_FILES = {"histogram"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"

@@ -73,6 +73,30 @@ def test_where_everything_fits_what_is_told_is_the_truth(kind: Factorisation) ->
     assert result.truth[-1, 0] > 100
 
 
+def test_without_a_known_end_states_are_told_once_and_the_noise_of_ended_segments_stays() -> None:
+    doubled = counted(small("budget=5000", "first_segment=4", "rounds=20"))
+    one = counted(small("budget=5000", "rounds=20"))
+
+    assert doubled.design.horizons == (4, 8, 16)
+    assert doubled.active_truth.tolist() == doubled.truth.tolist()
+    assert doubled.details()["segment"]["horizons"] == [4, 8, 16]
+    errors = np.array([release.standard_error[0] for release in doubled.releases])
+    np.testing.assert_allclose(errors, doubled.noise_errors, rtol=1e-9)
+    # A change weighs no more than in the longest segment, which is shorter than one for all.
+    assert errors[0] < one.releases[0].standard_error[0]
+    assert errors[4] == pytest.approx(math.hypot(errors[0], errors[3]))  # frozen, and the first
+    off = np.abs(doubled.estimates - doubled.active_truth)[:, 0]
+    assert (off <= 4.5 * errors).all()
+
+
+def test_segments_that_cannot_be_are_refused() -> None:
+    for wrong in ("first_segment=-1", "first_segment=20000"):
+        with pytest.raises(ParameterError, match="first_segment"):
+            small(wrong)
+    with pytest.raises(ParameterError, match="left out where kind is linear"):
+        load_scenario("cdnow", overrides=["first_segment=4"])
+
+
 def test_what_is_told_falls_behind_once_people_run_out() -> None:
     result = whole()
 
@@ -178,7 +202,7 @@ def test_doubles_are_left_where_they_would_be_too_short(bound: int, exact: bool)
 
 
 def test_processes_release_the_same_with_and_without_a_count_of_those_who_ran_out() -> None:
-    scenario = small("budget=1", "halts=0.3", "rounds=6")
+    scenario = small("budget=1", "halts=0.3", "first_segment=2", "rounds=6")
     arrays = counted(scenario, seed=3)
 
     there = counted(scenario, seed=3, fidelity="processes", workers=2)

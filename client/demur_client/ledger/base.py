@@ -183,12 +183,12 @@ class Ledger(Protocol):
             StorageError: it cannot be kept.
         """
 
-    def last_in_segment(self, study_hash: bytes, first_round: int) -> Round | None:
+    def last_in_count(self, study_hash: bytes, count: int) -> Round | None:
         """The last round that was answered of a running count; None before the first. Public.
 
         Args:
             study_hash: of its study.
-            first_round: the number of the round that began the segment.
+            count: the number of the round that began it.
         """
 
     def reached(self, study_hash: bytes) -> int:

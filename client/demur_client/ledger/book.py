@@ -15,7 +15,7 @@ from demur_client.ledger.changes import (
 )
 from demur_client.ledger.charged import Charged
 from demur_client.ledger.purse import Declared, LifetimeCap, Purse
-from demur_client.running_state import UNTOLD, RunningState, first_round_of
+from demur_client.running_state import UNTOLD, RunningState, count_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.round import Round
 from demur_proto.study import Policy, Study
@@ -42,16 +42,15 @@ class Membership:
     spent: int = 0  #: units of its budget
     refused: bool = False  #: whether its filter has ever refused or shrunk an answer
     covered: bool = False  #: whether an answer was ever less than its owner's value
-    segments: dict[int, RunningState] = field(
-        default_factory=dict
-    )  #: by their first round's number
+    counts: dict[int, RunningState] = field(default_factory=dict)
+    """Running counts, by the number of the round that began each."""
     entries: dict[int, Entry] = field(default_factory=dict)  #: by the round's number
     changes: list[int] = field(default_factory=list)  #: numbers of all changes that tell of it
 
     @property
     def held(self) -> int:
         """What is held for words of running counts to come, units."""
-        return sum(each.held for each in self.segments.values())
+        return sum(each.held for each in self.counts.values())
 
     @property
     def taken(self) -> int:
@@ -64,7 +63,7 @@ class Membership:
         self.spent = self.declared.budget_units
         self.refused = True
         self.covered = True
-        self.segments.clear()
+        self.counts.clear()
         self.entries.clear()
         self.changes.clear()
 
@@ -150,7 +149,7 @@ class Book:
         caps = [
             (cap, sum(cap.units(each.declared, each.taken) for each in others)) for cap in self.caps
         ]
-        running = member.segments.get(first_round_of(asked) or 0, UNTOLD)
+        running = member.counts.get(count_of(asked) or 0, UNTOLD)
         if self.doubt:  # the words of what was taken up may have been sent already: none goes on
             running = RunningState(last=running.last)
         spent = member.declared.budget_units - self.remaining(member)
@@ -174,20 +173,18 @@ class Book:
             raise ValueError("an answer in no study")
         if change.number in member.entries or change.report_id in self._owners:
             raise ValueError("an answer twice")
-        segments = member.segments
+        counts = member.counts
         if change.change is not None:
-            segments = dict(segments)
+            counts = dict(counts)
             asked = read_round(change.definition, study=member.study).value
-            first_round = first_round_of(asked) or 0
-            before = segments.get(first_round, UNTOLD)
-            segments[first_round] = before.after(
-                asked, change=change.change, planned=change.planned
-            )
-        held = sum(each.held for each in segments.values())
+            count = count_of(asked) or 0
+            before = counts.get(count, UNTOLD)
+            counts[count] = before.after(asked, change=change.change, planned=change.planned)
+        held = sum(each.held for each in counts.values())
         if change.charge < 0 or member.spent + change.charge + held > member.declared.budget_units:
             raise ValueError("more was spent than there was")
         member.spent += change.charge
-        member.segments = segments
+        member.counts = counts
         member.refused = change.refused
         member.covered |= change.covered
         entry = Entry(

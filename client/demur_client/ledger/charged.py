@@ -31,7 +31,7 @@ class Charged:
     covered: bool  #: less is in the report than the owner's value, for whatever reason
     change: int | None  #: of a running count, what was taken up; None in other rounds
     planned: int  #: energy of the words of its segment that are still to come, grid steps²
-    held: int  #: for words to come in all segments of the study, units
+    held: int  #: for words to come in all running counts of the study, units
     at_unix_ms: int
     note: str  #: as `fitting_note` gives it
 

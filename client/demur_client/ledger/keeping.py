@@ -234,11 +234,11 @@ class KeptLedger(ABC):
         with self._lock:
             return max(self._entries(study_hash), default=0)
 
-    def last_in_segment(self, study_hash: bytes, first_round: int) -> Round | None:
-        """As `Ledger.last_in_segment`."""
+    def last_in_count(self, study_hash: bytes, count: int) -> Round | None:
+        """As `Ledger.last_in_count`."""
         with self._lock:
             member = self._read().member(study_hash)
-            state = member and member.segments.get(first_round)
+            state = member and member.counts.get(count)
             return state.last if state else None
 
     # ---- for the owner ---------------------------------------------------------------------

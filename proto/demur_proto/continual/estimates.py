@@ -14,7 +14,7 @@ from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.missing import sampling_factors
 from demur_proto.round import CountingQuery
-from demur_proto.segments import MOST_DEVICES, Admission
+from demur_proto.segments import MOST_DEVICES, Admission, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def running_estimate(
     *,
     energy: int,
 ) -> Estimate:
-    """The running count after rounds 1 … t of a segment: Ŝ_t = Σ_τ B[t, τ]·(n/n_τ)·Y_τ.
+    """The running count after its rounds 1 … t: Ŝ_t = Σ_τ B[t, τ]·(n/n_τ)·Y_τ.
 
     Y_τ is the exact sum of the n_τ reports of round τ, n the cohort; where more came than the cohort,
     the factor is 1. Unbiased for the sum of the states that people have taken up, as long as who is
@@ -54,10 +54,13 @@ def running_estimate(
     however the missing of one round go together with those of another (Minkowski, Cauchy–Schwarz).
     Without losses the second part is 0, and the error exact.
 
+    Where the count has gone through segments before, B has a block for each on its diagonal and below
+    it, in every row, their last rows: what they counted in the end is frozen, and adds.
+
     Args:
         query: of round t.
         mechanism: its noise.
-        totals: of rounds 1 … t, in order.
+        totals: of rounds 1 … t, in order, those of earlier segments too.
         energy: E, what a person's squared words can add up to, grid steps²; 1 to 2^62.
 
     Returns:
@@ -69,15 +72,12 @@ def running_estimate(
     Source: the variance of a sum in sampling without replacement: Cochran 1977,
     "Sampling Techniques", Theorem 2.2.
     """
-    position = query.segment.position
-    if len(totals) != position:
-        raise ParameterError("totals", f"{len(totals)} of them", f"{position}, one for each round")
+    place = query.segment.place
+    if len(totals) != place:
+        raise ParameterError("totals", f"{len(totals)} of them", f"{place}, one for each round")
     check_integer("energy", energy, 1, 1 << 62)
     cohort = query.segment.cohort
-    exponent = query.grid_exponent
-    solution = factors_of(
-        query.segment.factorisation, horizon=query.segment.horizon, exponent=exponent
-    ).solution(position)
+    solution = solution_of(query.segment, exponent=query.grid_exponent)
     reports = np.array([total.reports for total in totals], dtype=np.float64)
     scale = np.maximum(1.0, cohort / reports)
     sums = np.array([total.sum for total in totals], dtype=np.float64)
@@ -91,6 +91,34 @@ def running_estimate(
         estimate=np.array([math.fsum(weights * sums)]),
         standard_error=np.array([error]),
         half_width=np.array([TWO_SIDED_QUANTILE * error] if interval else []),
+    )
+
+
+def solution_of(segment: Segment, *, exponent: int) -> Vector:
+    """B[t, 1 … t] of a round of a running count: how the sums of all rounds so far add up to it.
+
+    Args:
+        segment: of the round.
+        exponent: of the grid.
+
+    Returns:
+        [t], t its place in the count; units of the state per grid step.
+
+    Raises:
+        ParameterError: the exponent is outside its range.
+
+    >>> second = Segment(horizon=2, cohort=9).after(1)
+    >>> solution_of(second, exponent=-1).tolist()
+    [0.25, 0.5]
+    >>> solution_of(second.doubled(), exponent=-1).tolist()  # that is frozen, and another follows
+    [0.25, 0.5, 0.5]
+    """
+    ends = [(horizon, horizon) for horizon in segment.earlier]
+    return np.concatenate(
+        [
+            factors_of(segment.factorisation, horizon=horizon, exponent=exponent).solution(position)
+            for horizon, position in [*ends, (segment.horizon, segment.position)]
+        ]
     )
 
 

@@ -12,14 +12,15 @@ def counting_of(asked: Round) -> CountingQuery | None:
 
 
 def check_follows(later: Round, earlier: Round) -> None:
-    """Refuse a round that names the segment of an earlier one, and does not go on with it.
+    """Refuse a round that names the running count of an earlier one, and does not go on with it.
 
-    A running count adds up only while kind, noise, grid, horizon and bound stay as they were; and were
-    a position asked twice, or earlier ones after it, devices would pay for it twice.
+    A running count adds up only while kind, noise, grid and bound stay as they were, and the horizon
+    within a segment; and were a position asked twice, or earlier ones after it, devices would pay for
+    it twice.
 
     Args:
         later: the round, which asks for a running count.
-        earlier: one with the same `first_round`.
+        earlier: one of the same count: in the same segment, or in one before.
 
     Raises:
         ParameterError: it does not.
@@ -27,6 +28,9 @@ def check_follows(later: Round, earlier: Round) -> None:
     after, before = counting_of(later), counting_of(earlier)
     if after is None or before is None:
         raise ParameterError("segment", earlier.number, "one whose rounds ask for running counts")
+    if after.segment.first_round != before.segment.first_round:
+        _check_goes_on(later, after, earlier, before)
+        return
     if after.fixed() != before.fixed():
         raise ParameterError(
             "segment",
@@ -42,24 +46,45 @@ def check_follows(later: Round, earlier: Round) -> None:
 
 
 def check_next(asked: Round, before: Sequence[Round]) -> None:
-    """Refuse a round of a running count that is not the next position of its segment.
+    """Refuse a round of a running count that is not the next one of it.
 
     Args:
         asked: a round that asks for a running count.
-        before: those of its segment so far, in order.
+        before: those of its count so far, in order.
 
     Raises:
-        ParameterError: it does not go on with its segment.
+        ParameterError: it does not go on with its count.
         StateError: another position is the next one.
     """
     query = counting_of(asked)
-    position = 1 if query is None else query.segment.position
+    place, position = (1, 1) if query is None else (query.segment.place, query.segment.position)
     name = f"round {asked.number} cannot open: position {position}"
-    if before:
+    last = counting_of(before[-1]) if before else None
+    if last is not None:
         check_follows(asked, before[-1])
-    elif position > 1:
+    elif place > 1:
         raise StateError(f"{name} of a segment that no round has begun")
-    if len(before) + 1 != position:
+    if last is not None and last.segment.place + 1 != place:
         raise StateError(
-            f"{name} cannot follow round {before[-1].number}, at position {len(before)}"
+            f"{name} cannot follow round {before[-1].number}, at position {last.segment.position} "
+            f"of {last.segment.horizon}"
+        )
+
+
+def _check_goes_on(
+    later: Round, after: CountingQuery, earlier: Round, before: CountingQuery
+) -> None:
+    """Refuse a segment that does not go on with an earlier one."""
+    over = (*before.segment.earlier, before.segment.horizon)
+    same = after.segment.count == before.segment.count and after.whole() == before.whole()
+    if not same or after.segment.earlier[: len(over)] != over:
+        raise ParameterError(
+            "segment",
+            f"another in round {later.number} than in round {earlier.number}",
+            "one that goes on with it: with the same kind, feature, bound, sigma, grid, admission, "
+            "factorisation and cohort, and its horizon among the earlier ones",
+        )
+    if later.number <= earlier.number or after.segment.first_round <= earlier.number:
+        raise ParameterError(
+            "first_round", after.segment.first_round, f"above {earlier.number}, a round before it"
         )

@@ -10,7 +10,9 @@ from demur_proto.checks import check_integer
 from demur_proto.continual.ranges import check_factors
 
 GUARD_BITS = 64  #: below the grid step, so that errors of the recurrence stay far away from it
-KEPT = 4  #: horizons and grids whose coefficients are kept: devices of a study share one
+KEPT = (
+    16  #: horizons and grids whose coefficients are kept: 2^14 halved until it is 1, and one more
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

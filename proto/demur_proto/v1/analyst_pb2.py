@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from demur_proto.v1 import release_pb2 as demur__proto_dot_v1_dot_release__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65mur_proto/v1/analyst.proto\x12\x0e\x64\x65mur_proto.v1\x1a\x1c\x64\x65mur_proto/v1/release.proto\"B\n\x12\x43reateStudyRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\ndefinition\x18\x02 \x01(\x0c\"9\n\x13\x43reateStudyResponse\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06rounds\x18\x02 \x01(\r\".\n\x12ListStudiesRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"9\n\x13ListStudiesResponse\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\x12\x0e\n\x06rounds\x18\x02 \x01(\r\"`\n\x13PublishModelRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.demur_proto.v1.ModelHeaderH\x00\x12\x0f\n\x05piece\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"I\n\x0bModelHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\"*\n\x14PublishModelResponse\x12\x12\n\nmodel_hash\x18\x01 \x01(\x0c\"&\n\x10OpenRoundRequest\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"\'\n\x11OpenRoundResponse\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\"%\n\x0fGetRoundRequest\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\"3\n\x10GetRoundResponse\x12\x0f\n\x07reports\x18\x01 \x01(\x04\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\">\n\x11\x43loseRoundRequest\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\x12\x15\n\rafter_reports\x18\x02 \x01(\x04\">\n\x12\x43loseRoundResponse\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Release\"\'\n\x11GetReleaseRequest\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\">\n\x12GetReleaseResponse\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Release\"?\n\x14WatchReleasesRequest\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66rom_number\x18\x02 \x01(\r\"A\n\x15WatchReleasesResponse\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Release2\xc3\x05\n\x07\x41nalyst\x12V\n\x0b\x43reateStudy\x12\".demur_proto.v1.CreateStudyRequest\x1a#.demur_proto.v1.CreateStudyResponse\x12X\n\x0bListStudies\x12\".demur_proto.v1.ListStudiesRequest\x1a#.demur_proto.v1.ListStudiesResponse0\x01\x12[\n\x0cPublishModel\x12#.demur_proto.v1.PublishModelRequest\x1a$.demur_proto.v1.PublishModelResponse(\x01\x12P\n\tOpenRound\x12 .demur_proto.v1.OpenRoundRequest\x1a!.demur_proto.v1.OpenRoundResponse\x12M\n\x08GetRound\x12\x1f.demur_proto.v1.GetRoundRequest\x1a .demur_proto.v1.GetRoundResponse\x12S\n\nCloseRound\x12!.demur_proto.v1.CloseRoundRequest\x1a\".demur_proto.v1.CloseRoundResponse\x12S\n\nGetRelease\x12!.demur_proto.v1.GetReleaseRequest\x1a\".demur_proto.v1.GetReleaseResponse\x12^\n\rWatchReleases\x12$.demur_proto.v1.WatchReleasesRequest\x1a%.demur_proto.v1.WatchReleasesResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65mur_proto/v1/analyst.proto\x12\x0e\x64\x65mur_proto.v1\x1a\x1c\x64\x65mur_proto/v1/release.proto\"B\n\x12\x43reateStudyRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\ndefinition\x18\x02 \x01(\x0c\"9\n\x13\x43reateStudyResponse\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06rounds\x18\x02 \x01(\r\".\n\x12ListStudiesRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"9\n\x13ListStudiesResponse\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\x12\x0e\n\x06rounds\x18\x02 \x01(\r\"`\n\x13PublishModelRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.demur_proto.v1.ModelHeaderH\x00\x12\x0f\n\x05piece\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"I\n\x0bModelHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nmodel_hash\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\"*\n\x14PublishModelResponse\x12\x12\n\nmodel_hash\x18\x01 \x01(\x0c\"&\n\x10OpenRoundRequest\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"\'\n\x11OpenRoundResponse\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\"\'\n\x11ListRoundsRequest\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\":\n\x12ListRoundsResponse\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\x12\x10\n\x08released\x18\x02 \x01(\x08\"%\n\x0fGetRoundRequest\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\"3\n\x10GetRoundResponse\x12\x0f\n\x07reports\x18\x01 \x01(\x04\x12\x0e\n\x06\x63losed\x18\x02 \x01(\x08\">\n\x11\x43loseRoundRequest\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\x12\x15\n\rafter_reports\x18\x02 \x01(\x04\">\n\x12\x43loseRoundResponse\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Release\"\'\n\x11GetReleaseRequest\x12\x12\n\nround_hash\x18\x01 \x01(\x0c\">\n\x12GetReleaseResponse\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Release\"?\n\x14WatchReleasesRequest\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66rom_number\x18\x02 \x01(\r\"A\n\x15WatchReleasesResponse\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Release2\x9a\x06\n\x07\x41nalyst\x12V\n\x0b\x43reateStudy\x12\".demur_proto.v1.CreateStudyRequest\x1a#.demur_proto.v1.CreateStudyResponse\x12X\n\x0bListStudies\x12\".demur_proto.v1.ListStudiesRequest\x1a#.demur_proto.v1.ListStudiesResponse0\x01\x12[\n\x0cPublishModel\x12#.demur_proto.v1.PublishModelRequest\x1a$.demur_proto.v1.PublishModelResponse(\x01\x12P\n\tOpenRound\x12 .demur_proto.v1.OpenRoundRequest\x1a!.demur_proto.v1.OpenRoundResponse\x12U\n\nListRounds\x12!.demur_proto.v1.ListRoundsRequest\x1a\".demur_proto.v1.ListRoundsResponse0\x01\x12M\n\x08GetRound\x12\x1f.demur_proto.v1.GetRoundRequest\x1a .demur_proto.v1.GetRoundResponse\x12S\n\nCloseRound\x12!.demur_proto.v1.CloseRoundRequest\x1a\".demur_proto.v1.CloseRoundResponse\x12S\n\nGetRelease\x12!.demur_proto.v1.GetReleaseRequest\x1a\".demur_proto.v1.GetReleaseResponse\x12^\n\rWatchReleases\x12$.demur_proto.v1.WatchReleasesRequest\x1a%.demur_proto.v1.WatchReleasesResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,22 +50,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENROUNDREQUEST']._serialized_end=567
   _globals['_OPENROUNDRESPONSE']._serialized_start=569
   _globals['_OPENROUNDRESPONSE']._serialized_end=608
-  _globals['_GETROUNDREQUEST']._serialized_start=610
-  _globals['_GETROUNDREQUEST']._serialized_end=647
-  _globals['_GETROUNDRESPONSE']._serialized_start=649
-  _globals['_GETROUNDRESPONSE']._serialized_end=700
-  _globals['_CLOSEROUNDREQUEST']._serialized_start=702
-  _globals['_CLOSEROUNDREQUEST']._serialized_end=764
-  _globals['_CLOSEROUNDRESPONSE']._serialized_start=766
-  _globals['_CLOSEROUNDRESPONSE']._serialized_end=828
-  _globals['_GETRELEASEREQUEST']._serialized_start=830
-  _globals['_GETRELEASEREQUEST']._serialized_end=869
-  _globals['_GETRELEASERESPONSE']._serialized_start=871
-  _globals['_GETRELEASERESPONSE']._serialized_end=933
-  _globals['_WATCHRELEASESREQUEST']._serialized_start=935
-  _globals['_WATCHRELEASESREQUEST']._serialized_end=998
-  _globals['_WATCHRELEASESRESPONSE']._serialized_start=1000
-  _globals['_WATCHRELEASESRESPONSE']._serialized_end=1065
-  _globals['_ANALYST']._serialized_start=1068
-  _globals['_ANALYST']._serialized_end=1775
+  _globals['_LISTROUNDSREQUEST']._serialized_start=610
+  _globals['_LISTROUNDSREQUEST']._serialized_end=649
+  _globals['_LISTROUNDSRESPONSE']._serialized_start=651
+  _globals['_LISTROUNDSRESPONSE']._serialized_end=709
+  _globals['_GETROUNDREQUEST']._serialized_start=711
+  _globals['_GETROUNDREQUEST']._serialized_end=748
+  _globals['_GETROUNDRESPONSE']._serialized_start=750
+  _globals['_GETROUNDRESPONSE']._serialized_end=801
+  _globals['_CLOSEROUNDREQUEST']._serialized_start=803
+  _globals['_CLOSEROUNDREQUEST']._serialized_end=865
+  _globals['_CLOSEROUNDRESPONSE']._serialized_start=867
+  _globals['_CLOSEROUNDRESPONSE']._serialized_end=929
+  _globals['_GETRELEASEREQUEST']._serialized_start=931
+  _globals['_GETRELEASEREQUEST']._serialized_end=970
+  _globals['_GETRELEASERESPONSE']._serialized_start=972
+  _globals['_GETRELEASERESPONSE']._serialized_end=1034
+  _globals['_WATCHRELEASESREQUEST']._serialized_start=1036
+  _globals['_WATCHRELEASESREQUEST']._serialized_end=1099
+  _globals['_WATCHRELEASESRESPONSE']._serialized_start=1101
+  _globals['_WATCHRELEASESRESPONSE']._serialized_end=1166
+  _globals['_ANALYST']._serialized_start=1169
+  _globals['_ANALYST']._serialized_end=1963
 # @@protoc_insertion_point(module_scope)

@@ -246,6 +246,54 @@ class OpenRoundResponse(_message.Message):
 Global___OpenRoundResponse: _TypeAlias = OpenRoundResponse  # noqa: Y015
 
 @_typing.final
+class ListRoundsRequest(_message.Message):
+    """Whose rounds to list: all of this study's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STUDY_HASH_FIELD_NUMBER: _builtins.int
+    study_hash: _builtins.bytes
+    """SHA-256, 32 bytes."""
+    def __init__(
+        self,
+        *,
+        study_hash: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["study_hash", b"study_hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoundsRequest: _TypeAlias = ListRoundsRequest  # noqa: Y015
+
+@_typing.final
+class ListRoundsResponse(_message.Message):
+    """One round before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    definition: _builtins.bytes
+    """A serialised Round, exactly as it was opened."""
+    released: _builtins.bool
+    """Whether its release is published."""
+    def __init__(
+        self,
+        *,
+        definition: _builtins.bytes = ...,
+        released: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition", b"definition", "released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoundsResponse: _TypeAlias = ListRoundsResponse  # noqa: Y015
+
+@_typing.final
 class GetRoundRequest(_message.Message):
     """The round to look at."""
 

@@ -55,6 +55,11 @@ class AnalystStub(object):
                 request_serializer=demur__proto_dot_v1_dot_analyst__pb2.OpenRoundRequest.SerializeToString,
                 response_deserializer=demur__proto_dot_v1_dot_analyst__pb2.OpenRoundResponse.FromString,
                 _registered_method=True)
+        self.ListRounds = channel.unary_stream(
+                '/demur_proto.v1.Analyst/ListRounds',
+                request_serializer=demur__proto_dot_v1_dot_analyst__pb2.ListRoundsRequest.SerializeToString,
+                response_deserializer=demur__proto_dot_v1_dot_analyst__pb2.ListRoundsResponse.FromString,
+                _registered_method=True)
         self.GetRound = channel.unary_unary(
                 '/demur_proto.v1.Analyst/GetRound',
                 request_serializer=demur__proto_dot_v1_dot_analyst__pb2.GetRoundRequest.SerializeToString,
@@ -111,6 +116,13 @@ class AnalystServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRounds(self, request, context):
+        """Every round of a study, the newest first, to go on with what it has asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetRound(self, request, context):
         """How many reports a round has.
         """
@@ -161,6 +173,11 @@ def add_AnalystServicer_to_server(servicer, server):
                     servicer.OpenRound,
                     request_deserializer=demur__proto_dot_v1_dot_analyst__pb2.OpenRoundRequest.FromString,
                     response_serializer=demur__proto_dot_v1_dot_analyst__pb2.OpenRoundResponse.SerializeToString,
+            ),
+            'ListRounds': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListRounds,
+                    request_deserializer=demur__proto_dot_v1_dot_analyst__pb2.ListRoundsRequest.FromString,
+                    response_serializer=demur__proto_dot_v1_dot_analyst__pb2.ListRoundsResponse.SerializeToString,
             ),
             'GetRound': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRound,
@@ -292,6 +309,33 @@ class Analyst(object):
             '/demur_proto.v1.Analyst/OpenRound',
             demur__proto_dot_v1_dot_analyst__pb2.OpenRoundRequest.SerializeToString,
             demur__proto_dot_v1_dot_analyst__pb2.OpenRoundResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/demur_proto.v1.Analyst/ListRounds',
+            demur__proto_dot_v1_dot_analyst__pb2.ListRoundsRequest.SerializeToString,
+            demur__proto_dot_v1_dot_analyst__pb2.ListRoundsResponse.FromString,
             options,
             channel_credentials,
             insecure,

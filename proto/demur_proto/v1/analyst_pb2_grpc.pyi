@@ -44,6 +44,8 @@ class AnalystStub:
     """
     OpenRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.OpenRoundRequest, _analyst_pb2.OpenRoundResponse]
     """Put one question to every device. The same definition again changes nothing."""
+    ListRounds: _grpc.UnaryStreamMultiCallable[_analyst_pb2.ListRoundsRequest, _analyst_pb2.ListRoundsResponse]
+    """Every round of a study, the newest first, to go on with what it has asked."""
     GetRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.GetRoundRequest, _analyst_pb2.GetRoundResponse]
     """How many reports a round has."""
     CloseRound: _grpc.UnaryUnaryMultiCallable[_analyst_pb2.CloseRoundRequest, _analyst_pb2.CloseRoundResponse]
@@ -69,6 +71,8 @@ class AnalystAsyncStub(AnalystStub):
     """
     OpenRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.OpenRoundRequest, _analyst_pb2.OpenRoundResponse]  # type: ignore[assignment]
     """Put one question to every device. The same definition again changes nothing."""
+    ListRounds: _aio.UnaryStreamMultiCallable[_analyst_pb2.ListRoundsRequest, _analyst_pb2.ListRoundsResponse]  # type: ignore[assignment]
+    """Every round of a study, the newest first, to go on with what it has asked."""
     GetRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.GetRoundRequest, _analyst_pb2.GetRoundResponse]  # type: ignore[assignment]
     """How many reports a round has."""
     CloseRound: _aio.UnaryUnaryMultiCallable[_analyst_pb2.CloseRoundRequest, _analyst_pb2.CloseRoundResponse]  # type: ignore[assignment]
@@ -115,6 +119,14 @@ class AnalystServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_analyst_pb2.OpenRoundResponse, _abc.Awaitable[_analyst_pb2.OpenRoundResponse]]:
         """Put one question to every device. The same definition again changes nothing."""
+
+    @_abc_1.abstractmethod
+    def ListRounds(
+        self,
+        request: _analyst_pb2.ListRoundsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_analyst_pb2.ListRoundsResponse], _abc.AsyncIterator[_analyst_pb2.ListRoundsResponse]]:
+        """Every round of a study, the newest first, to go on with what it has asked."""
 
     @_abc_1.abstractmethod
     def GetRound(

@@ -24,39 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64\x65mur_proto/v1/round.proto\x12\x0e\x64\x65mur_proto.v1\"(\n\tParameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"F\n\x07\x46\x65\x61ture\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\nparameters\x18\x02 \x03(\x0b\x32\x19.demur_proto.v1.Parameter\"3\n\x06Linear\x12)\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32\x17.demur_proto.v1.Feature\"\x97\x01\n\tHistogram\x12(\n\x07\x66\x65\x61ture\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Feature\x12\x12\n\ncategories\x18\x02 \x01(\r\x12-\n\tmechanism\x18\x03 \x01(\x0e\x32\x1a.demur_proto.v1.Randomiser\x12\x0f\n\x07\x65psilon\x18\x04 \x01(\x01\x12\x0c\n\x04size\x18\x05 \x01(\r\"\x87\x01\n\x07Segment\x12\x34\n\rfactorisation\x18\x01 \x01(\x0e\x32\x1d.demur_proto.v1.Factorisation\x12\x0f\n\x07horizon\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_round\x18\x04 \x01(\r\x12\x0e\n\x06\x63ohort\x18\x05 \x01(\x04\"\x8a\x01\n\x06Prefix\x12(\n\x07\x66\x65\x61ture\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Feature\x12(\n\x07segment\x18\x02 \x01(\x0b\x32\x17.demur_proto.v1.Segment\x12,\n\tadmission\x18\x03 \x01(\x0e\x32\x19.demur_proto.v1.Admission\"\x1e\n\x08Gradient\x12\x12\n\nmodel_hash\x18\x01 \x01(\x0c\"4\n\nErrorCount\x12\x12\n\nmodel_hash\x18\x01 \x01(\x0c\x12\x12\n\nparameters\x18\x02 \x01(\r\"I\n\tHaltCount\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12(\n\x07segment\x18\x02 \x01(\x0b\x32\x17.demur_proto.v1.Segment\"\x8f\x04\n\x05Round\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x11\n\tdimension\x18\x03 \x01(\r\x12\x0c\n\x04\x63lip\x18\x04 \x01(\x01\x12\r\n\x05sigma\x18\x05 \x01(\x01\x12\x15\n\rgrid_exponent\x18\x06 \x01(\x11\x12\x0f\n\x07on_grid\x18\x07 \x01(\x08\x12\x0e\n\x06weight\x18\x08 \x01(\x04\x12+\n\tword_type\x18\t \x01(\x0e\x32\x18.demur_proto.v1.WordType\x12\x17\n\x0f\x61nswer_after_ms\x18\n \x01(\r\x12\x15\n\rclose_unix_ms\x18\x0b \x01(\x04\x12(\n\x06linear\x18\x10 \x01(\x0b\x32\x16.demur_proto.v1.LinearH\x00\x12.\n\thistogram\x18\x11 \x01(\x0b\x32\x19.demur_proto.v1.HistogramH\x00\x12(\n\x06prefix\x18\x12 \x01(\x0b\x32\x16.demur_proto.v1.PrefixH\x00\x12,\n\x08gradient\x18\x13 \x01(\x0b\x32\x18.demur_proto.v1.GradientH\x00\x12/\n\nhalt_count\x18\x14 \x01(\x0b\x32\x19.demur_proto.v1.HaltCountH\x00\x12\x31\n\x0b\x65rror_count\x18\x15 \x01(\x0b\x32\x1a.demur_proto.v1.ErrorCountH\x00\x42\x07\n\x05query*\xbc\x01\n\nRandomiser\x12\x1a\n\x16RANDOMISER_UNSPECIFIED\x10\x00\x12\x12\n\x0eRANDOMISER_KRR\x10\x01\x12\x12\n\x0eRANDOMISER_SUE\x10\x02\x12\x12\n\x0eRANDOMISER_OUE\x10\x03\x12\x12\n\x0eRANDOMISER_BLH\x10\x04\x12\x12\n\x0eRANDOMISER_OLH\x10\x05\x12\x17\n\x13RANDOMISER_HADAMARD\x10\x06\x12\x15\n\x11RANDOMISER_SUBSET\x10\x07*\x81\x01\n\rFactorisation\x12\x1d\n\x19\x46\x41\x43TORISATION_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46\x41\x43TORISATION_SQUARE_ROOT\x10\x01\x12\x16\n\x12\x46\x41\x43TORISATION_TREE\x10\x02\x12\x1a\n\x16\x46\x41\x43TORISATION_IDENTITY\x10\x03*P\n\tAdmission\x12\x19\n\x15\x41\x44MISSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x44MISSION_COMMIT\x10\x01\x12\x12\n\x0e\x41\x44MISSION_HALT\x10\x02*b\n\x08WordType\x12\x19\n\x15WORD_TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rWORD_TYPE_BIT\x10\x03\x12\x13\n\x0fWORD_TYPE_INT32\x10\x01\x12\x13\n\x0fWORD_TYPE_INT64\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64\x65mur_proto/v1/round.proto\x12\x0e\x64\x65mur_proto.v1\"(\n\tParameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"F\n\x07\x46\x65\x61ture\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\nparameters\x18\x02 \x03(\x0b\x32\x19.demur_proto.v1.Parameter\"D\n\x06Linear\x12)\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32\x17.demur_proto.v1.Feature\x12\x0f\n\x07weights\x18\x02 \x03(\x01\"\x97\x01\n\tHistogram\x12(\n\x07\x66\x65\x61ture\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Feature\x12\x12\n\ncategories\x18\x02 \x01(\r\x12-\n\tmechanism\x18\x03 \x01(\x0e\x32\x1a.demur_proto.v1.Randomiser\x12\x0f\n\x07\x65psilon\x18\x04 \x01(\x01\x12\x0c\n\x04size\x18\x05 \x01(\r\"\xb1\x01\n\x07Segment\x12\x34\n\rfactorisation\x18\x01 \x01(\x0e\x32\x1d.demur_proto.v1.Factorisation\x12\x0f\n\x07horizon\x18\x02 \x01(\r\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_round\x18\x04 \x01(\r\x12\x0e\n\x06\x63ohort\x18\x05 \x01(\x04\x12\x18\n\x10\x65\x61rlier_horizons\x18\x06 \x03(\r\x12\x0e\n\x06origin\x18\x07 \x01(\r\"\x8a\x01\n\x06Prefix\x12(\n\x07\x66\x65\x61ture\x18\x01 \x01(\x0b\x32\x17.demur_proto.v1.Feature\x12(\n\x07segment\x18\x02 \x01(\x0b\x32\x17.demur_proto.v1.Segment\x12,\n\tadmission\x18\x03 \x01(\x0e\x32\x19.demur_proto.v1.Admission\"\x1e\n\x08Gradient\x12\x12\n\nmodel_hash\x18\x01 \x01(\x0c\"4\n\nErrorCount\x12\x12\n\nmodel_hash\x18\x01 \x01(\x0c\x12\x12\n\nparameters\x18\x02 \x01(\r\"I\n\tHaltCount\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12(\n\x07segment\x18\x02 \x01(\x0b\x32\x17.demur_proto.v1.Segment\"\x8f\x04\n\x05Round\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x11\n\tdimension\x18\x03 \x01(\r\x12\x0c\n\x04\x63lip\x18\x04 \x01(\x01\x12\r\n\x05sigma\x18\x05 \x01(\x01\x12\x15\n\rgrid_exponent\x18\x06 \x01(\x11\x12\x0f\n\x07on_grid\x18\x07 \x01(\x08\x12\x0e\n\x06weight\x18\x08 \x01(\x04\x12+\n\tword_type\x18\t \x01(\x0e\x32\x18.demur_proto.v1.WordType\x12\x17\n\x0f\x61nswer_after_ms\x18\n \x01(\r\x12\x15\n\rclose_unix_ms\x18\x0b \x01(\x04\x12(\n\x06linear\x18\x10 \x01(\x0b\x32\x16.demur_proto.v1.LinearH\x00\x12.\n\thistogram\x18\x11 \x01(\x0b\x32\x19.demur_proto.v1.HistogramH\x00\x12(\n\x06prefix\x18\x12 \x01(\x0b\x32\x16.demur_proto.v1.PrefixH\x00\x12,\n\x08gradient\x18\x13 \x01(\x0b\x32\x18.demur_proto.v1.GradientH\x00\x12/\n\nhalt_count\x18\x14 \x01(\x0b\x32\x19.demur_proto.v1.HaltCountH\x00\x12\x31\n\x0b\x65rror_count\x18\x15 \x01(\x0b\x32\x1a.demur_proto.v1.ErrorCountH\x00\x42\x07\n\x05query*\xbc\x01\n\nRandomiser\x12\x1a\n\x16RANDOMISER_UNSPECIFIED\x10\x00\x12\x12\n\x0eRANDOMISER_KRR\x10\x01\x12\x12\n\x0eRANDOMISER_SUE\x10\x02\x12\x12\n\x0eRANDOMISER_OUE\x10\x03\x12\x12\n\x0eRANDOMISER_BLH\x10\x04\x12\x12\n\x0eRANDOMISER_OLH\x10\x05\x12\x17\n\x13RANDOMISER_HADAMARD\x10\x06\x12\x15\n\x11RANDOMISER_SUBSET\x10\x07*\x81\x01\n\rFactorisation\x12\x1d\n\x19\x46\x41\x43TORISATION_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x46\x41\x43TORISATION_SQUARE_ROOT\x10\x01\x12\x16\n\x12\x46\x41\x43TORISATION_TREE\x10\x02\x12\x1a\n\x16\x46\x41\x43TORISATION_IDENTITY\x10\x03*P\n\tAdmission\x12\x19\n\x15\x41\x44MISSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41\x44MISSION_COMMIT\x10\x01\x12\x12\n\x0e\x41\x44MISSION_HALT\x10\x02*b\n\x08WordType\x12\x19\n\x15WORD_TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rWORD_TYPE_BIT\x10\x03\x12\x13\n\x0fWORD_TYPE_INT32\x10\x01\x12\x13\n\x0fWORD_TYPE_INT64\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'demur_proto.v1.round_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RANDOMISER']._serialized_start=1338
-  _globals['_RANDOMISER']._serialized_end=1526
-  _globals['_FACTORISATION']._serialized_start=1529
-  _globals['_FACTORISATION']._serialized_end=1658
-  _globals['_ADMISSION']._serialized_start=1660
-  _globals['_ADMISSION']._serialized_end=1740
-  _globals['_WORDTYPE']._serialized_start=1742
-  _globals['_WORDTYPE']._serialized_end=1840
+  _globals['_RANDOMISER']._serialized_start=1397
+  _globals['_RANDOMISER']._serialized_end=1585
+  _globals['_FACTORISATION']._serialized_start=1588
+  _globals['_FACTORISATION']._serialized_end=1717
+  _globals['_ADMISSION']._serialized_start=1719
+  _globals['_ADMISSION']._serialized_end=1799
+  _globals['_WORDTYPE']._serialized_start=1801
+  _globals['_WORDTYPE']._serialized_end=1899
   _globals['_PARAMETER']._serialized_start=46
   _globals['_PARAMETER']._serialized_end=86
   _globals['_FEATURE']._serialized_start=88
   _globals['_FEATURE']._serialized_end=158
   _globals['_LINEAR']._serialized_start=160
-  _globals['_LINEAR']._serialized_end=211
-  _globals['_HISTOGRAM']._serialized_start=214
-  _globals['_HISTOGRAM']._serialized_end=365
-  _globals['_SEGMENT']._serialized_start=368
-  _globals['_SEGMENT']._serialized_end=503
-  _globals['_PREFIX']._serialized_start=506
-  _globals['_PREFIX']._serialized_end=644
-  _globals['_GRADIENT']._serialized_start=646
-  _globals['_GRADIENT']._serialized_end=676
-  _globals['_ERRORCOUNT']._serialized_start=678
-  _globals['_ERRORCOUNT']._serialized_end=730
-  _globals['_HALTCOUNT']._serialized_start=732
-  _globals['_HALTCOUNT']._serialized_end=805
-  _globals['_ROUND']._serialized_start=808
-  _globals['_ROUND']._serialized_end=1335
+  _globals['_LINEAR']._serialized_end=228
+  _globals['_HISTOGRAM']._serialized_start=231
+  _globals['_HISTOGRAM']._serialized_end=382
+  _globals['_SEGMENT']._serialized_start=385
+  _globals['_SEGMENT']._serialized_end=562
+  _globals['_PREFIX']._serialized_start=565
+  _globals['_PREFIX']._serialized_end=703
+  _globals['_GRADIENT']._serialized_start=705
+  _globals['_GRADIENT']._serialized_end=735
+  _globals['_ERRORCOUNT']._serialized_start=737
+  _globals['_ERRORCOUNT']._serialized_end=789
+  _globals['_HALTCOUNT']._serialized_start=791
+  _globals['_HALTCOUNT']._serialized_end=864
+  _globals['_ROUND']._serialized_start=867
+  _globals['_ROUND']._serialized_end=1394
 # @@protoc_insertion_point(module_scope)

@@ -211,23 +211,32 @@ Global___Feature: _TypeAlias = Feature  # noqa: Y015
 
 @_typing.final
 class Linear(_message.Message):
-    """The sum over people of a vector: the features' values, one after the other."""
+    """The sum over people of a vector: the features' values, one after the other, or weighted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FEATURES_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def features(self) -> _containers.RepeatedCompositeFieldContainer[Global___Feature]:
         """At least one."""
+
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """A matrix of as many rows as the round's dimension, row after row, each with a weight for each number
+        that the features give: the value is the matrix times these numbers. Finite, at most 4,096. Unset:
+        the value is these numbers.
+        """
 
     def __init__(
         self,
         *,
         features: _abc.Iterable[Global___Feature] | None = ...,
+        weights: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,7 +290,9 @@ Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
 class Segment(_message.Message):
     """Rounds that belong together: each position is asked once, in order. All of a segment's rounds have the
     same kind, feature's name, clip, sigma, grid_exponent and admission, and the same fields here but for
-    position.
+    position. A running count may go on in another segment once the one before is over: states that were
+    told stay told, and changes are those since. All of its segments have the same kind, feature's name,
+    clip, sigma, grid_exponent, admission, factorisation and cohort.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -291,6 +302,8 @@ class Segment(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     FIRST_ROUND_FIELD_NUMBER: _builtins.int
     COHORT_FIELD_NUMBER: _builtins.int
+    EARLIER_HORIZONS_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     factorisation: Global___Factorisation.ValueType
     """How prefix sums are taken apart."""
     horizon: _builtins.int
@@ -301,6 +314,12 @@ class Segment(_message.Message):
     """Number of the round at position 1, which is this round's own there."""
     cohort: _builtins.int
     """How many devices are to answer; >= 1. Sums of fewer reports are scaled up to it."""
+    origin: _builtins.int
+    """Number of the round at position 1 of the first of these; unset where there are none."""
+    @_builtins.property
+    def earlier_horizons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Horizons of the segments of the same count before this one, in order; each is over."""
+
     def __init__(
         self,
         *,
@@ -309,10 +328,12 @@ class Segment(_message.Message):
         position: _builtins.int = ...,
         first_round: _builtins.int = ...,
         cohort: _builtins.int = ...,
+        earlier_horizons: _abc.Iterable[_builtins.int] | None = ...,
+        origin: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "factorisation", b"factorisation", "first_round", b"first_round", "horizon", b"horizon", "position", b"position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "earlier_horizons", b"earlier_horizons", "factorisation", b"factorisation", "first_round", b"first_round", "horizon", b"horizon", "origin", b"origin", "position", b"position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

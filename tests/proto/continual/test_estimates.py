@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counting_kit import UNIT, a_study, dense, rounds_of
+from counting_kit import UNIT, a_study, chain_of, dense, dense_chain, rounds_of
 from demur_proto.continual.estimates import RoundTotal, running_estimate
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
@@ -15,6 +15,7 @@ from demur_proto.round import Prefix
 from demur_proto.segments import Admission, Factorisation, Segment
 
 KINDS = list(Factorisation)
+SQUARE_ROOT = Factorisation.SQUARE_ROOT
 STUDY = a_study(answers=8)
 AMPLE = 1 << 60
 
@@ -24,6 +25,15 @@ def query_at(
 ) -> tuple[Prefix, GaussianLinear]:
     segment = Segment(horizon=horizon, cohort=cohort, factorisation=kind)
     query = rounds_of(STUDY, segment, **options)[position - 1].value.query
+    assert isinstance(query, Prefix)
+    return query, GaussianLinear.of(STUDY.value, query)
+
+
+def last_of(
+    horizons: tuple[int, ...], *, kind: Factorisation, cohort: int
+) -> tuple[Prefix, GaussianLinear]:
+    """The last round of a count in segments of these horizons."""
+    query = chain_of(STUDY, horizons, kind=kind, cohort=cohort)[-1].value.query
     assert isinstance(query, Prefix)
     return query, GaussianLinear.of(STUDY.value, query)
 
@@ -62,11 +72,14 @@ def test_the_standard_error_is_that_of_the_dense_matrices(kind: Factorisation) -
         assert found.half_width[0] == pytest.approx(1.959963984540054 * math.sqrt(variance))
 
 
+@pytest.mark.parametrize("horizons", [(16,), (2, 4, 10)], ids=["one segment", "three"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_intervals_cover_as_often_as_they_say(kind: Factorisation) -> None:
-    """2,000 segments of noise alone: 95 % of the last intervals hold zero, within 3 standard errors."""
+def test_intervals_cover_as_often_as_they_say(
+    kind: Factorisation, horizons: tuple[int, ...]
+) -> None:
+    """2,000 counts of noise alone: 95 % of the last intervals hold zero, within 3 standard errors."""
     runs, n, position = 2000, 3, 16
-    query, mechanism = query_at(position, kind=kind, cohort=n)
+    query, mechanism = last_of(horizons, kind=kind, cohort=n)
     rng = np.random.default_rng(7)
     noise = np.rint(mechanism.noise_steps * rng.standard_normal((runs, position, n))).sum(axis=2)
 
@@ -78,16 +91,60 @@ def test_intervals_cover_as_often_as_they_say(kind: Factorisation) -> None:
     assert abs(covered / runs - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / runs)
 
 
+def test_not_knowing_the_end_of_1024_rounds_costs_what_the_page_says() -> None:
+    """√(mean of ‖B_t‖²) by the largest ‖C e_1‖, from dense matrices."""
+    found = []
+    for horizons in ((1024,), (64, 128, 256, 512, 1024)):
+        squares, frozen = [], 0.0
+        for horizon in horizons:
+            matrix = np.ldexp(dense(SQUARE_ROOT, horizon).astype(float), -14)
+            undone = np.linalg.solve(matrix.T, np.triu(np.ones((horizon, horizon)))).T
+            squares += (frozen + (undone**2).sum(axis=1)).tolist()
+            frozen = squares[-1]
+        found.append(np.linalg.norm(matrix[:, 0]) * math.sqrt(np.mean(squares[:1024])))
+
+    assert [round(each, 1) for each in found] == [3.1, 5.3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_over_several_segments_frozen_counts_add_and_so_do_their_variances(
+    kind: Factorisation,
+) -> None:
+    horizons, n = (2, 4, 8), 50
+    states = np.random.default_rng(2).integers(0, 4, size=(n, 14))
+    words = np.diff(states, prepend=0, axis=1) @ dense_chain(kind, horizons).T
+    variances: list[float] = []
+
+    for place, asked in enumerate(chain_of(STUDY, horizons, kind=kind, cohort=n, bound=3), 1):
+        query = asked.value.query
+        assert isinstance(query, Prefix)
+        mechanism = GaussianLinear.of(STUDY.value, query)
+        totals = totals_of(words.sum(axis=0)[:place], [n] * place)
+        found = running_estimate(query, mechanism, totals, energy=AMPLE)
+        assert found.estimate[0] == pytest.approx(states[:, place - 1].sum(), abs=1e-9)
+        alone, _ = query_at(
+            query.segment.position, kind=kind, cohort=n, horizon=query.segment.horizon, bound=3
+        )
+        own = running_estimate(
+            alone, mechanism, totals[-query.segment.position :], energy=AMPLE
+        ).standard_error[0]
+        ends = sum(variances[end - 1] for end in np.cumsum(query.segment.earlier))
+        assert found.standard_error[0] == pytest.approx(math.sqrt(own**2 + ends))
+        variances.append(own**2)
+
+
+@pytest.mark.parametrize("horizons", [(4,), (2, 2)], ids=["one segment", "two"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("together", [True, False], ids=["the same people", "other people"])
 def test_lost_reports_leave_it_unbiased_with_a_variance_within_the_stated_one(
-    kind: Factorisation, together: bool
+    kind: Factorisation, together: bool, horizons: tuple[int, ...]
 ) -> None:
     """Every way to lose 2 of 5 people's reports in rounds 2 and 4, each as likely, without noise."""
     people, kept = 5, 3
     states = np.array([[0, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]])
-    words = np.diff(states, prepend=0, axis=1) @ dense(kind, 4).T
-    query, mechanism = query_at(4, kind=kind, cohort=people, horizon=4)
+    matrix = dense_chain(kind, horizons)
+    words = np.diff(states, prepend=0, axis=1) @ matrix.T
+    query, mechanism = last_of(horizons, kind=kind, cohort=people)
     energy = int((words**2).sum(axis=1).max())
     subsets = [list(each) for each in combinations(range(people), kept)]
     pairs = [(one, other) for one in subsets for other in subsets if not together or one == other]
@@ -103,7 +160,7 @@ def test_lost_reports_leave_it_unbiased_with_a_variance_within_the_stated_one(
 
     assert np.mean(estimates) == pytest.approx(states[:, 3].sum(), abs=1e-9)
     scale = np.array([1, people / kept, 1, people / kept])
-    weights = np.tril(np.ones((4, 4))) @ np.linalg.inv(dense(kind, 4).astype(float))
+    weights = np.tril(np.ones((4, 4))) @ np.linalg.inv(matrix.astype(float))
     reports = np.array([people, kept, people, kept])
     share = mechanism.noise_steps**2 + 1 / 12
     noise = float(((weights[3] * scale) ** 2 * reports).sum()) * share
