@@ -162,12 +162,19 @@ def _check(scenario: Scenario) -> None:
         "refusal": (Refusal.COVER,),
         "admission": (Admission.COMMIT,),
         "halts": (0,),
+        "first_segment": (0,),
+        "window": (0,),
+        "beside": ("",),
     }
     for name, choices in wanted.items():
         value = getattr(scenario, name)
         if value not in choices:
-            expected = f"{' or '.join(str(each) for each in choices)}, to be planned"
-            raise ParameterError(name, value if name == "halts" else str(value), expected)
+            possible = " or ".join(str(each) for each in choices) or "left out"
+            found = value if isinstance(value, int | float) else str(value)
+            raise ParameterError(name, found, f"{possible}, to be planned")
+    if not scenario.presence.is_whole:
+        expected = "left out, to be planned: everybody answers in every round"
+        raise ParameterError("presence", "devices come and go", expected)
 
 
 def _curve(way: Way) -> Curve:

@@ -17,6 +17,7 @@ from demur_sim.planning.model import model_of
 from demur_sim.planning.plan import Plan, plan
 from demur_sim.planning.ways import Way, ways_to_ask
 from demur_sim.populations import ArrayPopulation
+from demur_sim.presence import Presence
 from demur_sim.run import simulate
 from demur_sim.running_results import RunningResult
 from demur_sim.scenario import Kind, Scenario, load_scenario
@@ -183,6 +184,24 @@ def test_whoever_is_looked_at_is_named_without_their_values() -> None:
         (
             {"kind": Kind.PREFIX, "grid_exponent": -14, "admission": "halt"},
             "admission must be commit, to be planned",
+        ),
+        (
+            {"kind": Kind.PREFIX, "grid_exponent": -14, "first_segment": 2},
+            "first_segment must be 0, to be planned, got 2",
+        ),
+        ({"window": 12}, "window must be 0, to be planned, got 12"),
+        (
+            {"presence": Presence(drop_out=0.1), "minimum_cohort": 100},
+            "presence must be left out, to be planned: everybody answers in every round",
+        ),
+        (
+            {
+                "kind": Kind.PREFIX,
+                "grid_exponent": -14,
+                "view": View.LOCAL,
+                "beside": "l_grr",
+            },
+            "beside must be left out, to be planned, got 'l_grr'",
         ),
     ],
 )
