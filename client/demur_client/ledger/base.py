@@ -156,7 +156,8 @@ class Ledger(Protocol):
             A report of the caller's own.
 
         Raises:
-            ParameterError: its study was not agreed to, or another round had its number.
+            ParameterError: its study was not agreed to, another round had its number, or what was
+                made has no id of 16 bytes.
             StateError: it was answered, and the report is settled: no bytes are left to send.
             StorageError: it cannot be kept. What was made must not leave.
         """

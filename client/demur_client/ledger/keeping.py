@@ -12,7 +12,7 @@ from demur_client.ledger.book import Book, Entry, Membership, history_of
 from demur_client.ledger.changes import Agreed, Change, Dropped, Forgot, Identified
 from demur_client.ledger.charged import Charged, fitting_note
 from demur_client.ledger.purse import Declared, Purse
-from demur_proto.definition import Defined
+from demur_proto.definition import REPORT_ID_BYTES, Defined
 from demur_proto.errors import NotFoundError, ParameterError, StateError
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -183,6 +183,10 @@ class KeptLedger(ABC):
                 return self._again(entry, asked)
             purse = book.purse(member, member.study.value.policy, asked.value)
             report = make(purse)
+            if len(report.report_id) != REPORT_ID_BYTES:
+                raise ParameterError(
+                    "report_id", f"{len(report.report_id)} bytes", f"{REPORT_ID_BYTES} bytes"
+                )
             sealed = report.SerializeToString(deterministic=True)
             self._keep(
                 Charged(
