@@ -489,7 +489,7 @@ def test_a_program_reads_one_object(capsys: pytest.CaptureFixture[str], tmp_path
 def test_the_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("simulate", "--list")) == 0
 
-    assert "telemetry    Failures, by component\n" in capsys.readouterr().out
+    assert "telemetry      Failures, by component\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_elsewhere")
