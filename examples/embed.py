@@ -31,4 +31,6 @@ async def app(target: str, token: bytes) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: embed.py COLLECTOR TOKEN_FILE")
     anyio.run(app, sys.argv[1], read_token(Path(sys.argv[2]).read_text()))
