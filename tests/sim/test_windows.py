@@ -158,6 +158,23 @@ def test_whoever_has_to_trust_the_collector_reads_so_whatever_is_asked(scenario:
     assert "backups" not in local.statement
 
 
+def test_windows_that_promise_nothing_together_are_refused_after_the_first_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    changes = ("data.devices=20", "data.periods=64", "epsilon=8", "window=1")
+    command = ["simulate", "states", "--out", str(folder)]
+    for change in changes:
+        command += ["--set", change]
+
+    assert main(command) == 2
+
+    error = capsys.readouterr().err
+    assert "delta must be above" in error
+    assert "over 64 windows" in error
+    assert not folder.exists() or not list(folder.iterdir())
+
+
 # ---- the command -----------------------------------------------------------------------------
 
 
