@@ -271,7 +271,7 @@ def design_study(
     """
     check_positive("epsilon", epsilon)
     check_positive("clip", clip)
-    check_integer("grid_exponent", grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
+    check_integer("base_grid_exponent", grid_exponent, -EXPONENT_LIMIT, EXPONENT_LIMIT)
     squared_radius(clip, grid_exponent)  # or no round of this clip fits the grid
     check_integer("answers", answers, 1, (1 << 53))
     check_integer("minimum_cohort", minimum_cohort, 1, (1 << 31) - 1)

@@ -27,7 +27,8 @@ or, with --running, how many people are in a state now, from the changes of one 
 The same command again asks its next round; a study without --horizon goes on for ever.
 
 A study that the collector does not have yet is made, from its name and the options under "a new
-study". One that it has goes on, and then such an option must say what the study says."""
+study". One that it has goes on, and then such an option must say what the study says; of a
+sum or a running count --answers is left out then."""
 
 CONTRACT = (
     # flag, type, what it is for

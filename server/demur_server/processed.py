@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -31,10 +31,11 @@ class Processed:
     ([4.0, 0.0], [0.1, 0.0], [6.0, 2.9], 'post-processed (from 0 to 6): biased, its interval holds')
     """
 
-    values: Vector  #: [k], data units
-    errors: Vector  #: [k], standard errors of the estimates as they were released; > 0
-    low: Vector  #: [k], or empty: lower ends of the intervals for S_active
-    high: Vector  #: likewise, upper ends
+    values: Vector = field(repr=False)  #: [k], data units
+    errors: Vector = field(repr=False)
+    """[k], standard errors of the estimates as they were released; > 0."""
+    low: Vector = field(repr=False)  #: [k], or empty: lower ends of the intervals for S_active
+    high: Vector = field(repr=False)  #: likewise, upper ends
     confidence: float  #: probability that one holds; NaN without
     steps: tuple[str, ...] = ()  #: what was done, in order
 

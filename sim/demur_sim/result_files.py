@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from demur_sim.running_results import RunningResult
 NUMBERS = ("estimate", "standard_error", "low", "high")
 ENROLLED = ("enrolled_low", "enrolled_high")
 BESIDE = "beside.csv"  #: only where there are other designs
+OF_A_RUN = ("summary.json", "releases.csv", BESIDE, "study.json", "plot.png")
 TRUTHS = ("estimand", "simulator_truth_everyone", "simulator_truth_active")
 
 
@@ -43,7 +44,7 @@ def save(result: Result, folder: Path) -> None:
             "summary.json": lambda path: write_json(result.summary(), path),
         },
         folder,
-        gone=() if others else (BESIDE,),
+        gone=[*([] if others else [BESIDE]), *of_windows(folder, after=0)],
     )
 
 
@@ -72,11 +73,30 @@ def write_files(
             with _alone_in(folder):
                 for name in (list(files)[-1], *gone):
                     (folder / name).unlink(missing_ok=True)
+                for name in gone:
+                    _leave_out(folder / name)
                 for name in files:
                     (Path(aside) / name).replace(folder / name)
     except OSError as error:
         where = error.filename2 or error.filename or folder
         raise DataError(f"cannot write results to {where}: {error.strerror or error}") from None
+
+
+def of_windows(folder: Path, *, after: int) -> list[str]:
+    """Files that a run left in folders of windows, of those with a number above `after`."""
+    found: list[str] = []
+    for inside in folder.glob("window-*"):
+        number = inside.name.removeprefix("window-")
+        if number.isdecimal() and int(number) > after:
+            found += [f"{inside.name}/{name}" for name in OF_A_RUN]
+    return found
+
+
+def _leave_out(path: Path) -> None:
+    """Remove the folder of a window from which all files are gone, unless somebody else has some there."""
+    if path.parent.name.startswith("window-"):
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 @contextmanager

@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from demur_sim.result_files import release_rows, save, write_files, write_json, write_rows
+from demur_sim.result_files import (
+    BESIDE,
+    of_windows,
+    release_rows,
+    save,
+    write_files,
+    write_json,
+    write_rows,
+)
 from demur_sim.windowed_results import WindowedResult
 
 
@@ -30,6 +38,7 @@ def save_windows(result: WindowedResult, folder: Path) -> None:
             "summary.json": lambda path: write_json(result.summary(), path),
         },
         folder,
+        gone=[BESIDE, "study.json", *of_windows(folder, after=len(result.results))],
     )
 
 

@@ -161,6 +161,32 @@ def test_a_device_is_made_enrolled_run_explained_and_forgotten(home: Path, demur
         assert bytes.fromhex(enrolled["device"]) not in content
 
 
+def test_a_collector_that_wants_certificates_is_shown_the_devices_own(
+    home: Path, demur: Demur
+) -> None:
+    authority = Authority()
+    for name, issued in {
+        "ca": authority.issued,
+        "server": authority.server(["127.0.0.1"]),
+        "tablet": authority.client("tablet"),
+    }.items():
+        (home / f"{name}.pem").write_bytes(issued.certificate)
+        (home / f"{name}.key").write_bytes(issued.key)
+    tls = ("--certificate", "server.pem", "--key", "server.key", "--client-ca", "ca.pem")
+    with serving(home / "server", *tls, longest_s=DEADLINE_S) as server:
+        (home / "token").write_text(token_of(server))
+        words = ("enrol", "--target", server.devices, "--token", "token", "--ca", "ca.pem")
+        refused = demur(*words, fails=True)
+        demur(*words, "--certificate", "tablet.pem", "--key", "tablet.key")
+        with running(home / "server", "--verbose", "--folder", "../demur-device") as process:
+            assert process.stderr is not None
+            log = [process.stderr.readline() for _ in range(2)]
+
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "wants a client certificate" in refused.err
+    assert "waits for a study" in log[1]  # so it was let in, from another folder
+
+
 def wait_until_sent(home: Path) -> None:
     end = time.monotonic() + DEADLINE_S
     ledger = DeviceFolder(home / "demur-device")

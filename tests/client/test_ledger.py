@@ -91,23 +91,6 @@ def test_what_was_spent_is_spent_after_a_restart(place: Place) -> None:
     assert place.ledger().ever_refused(STUDY.hash)
 
 
-@pytest.mark.parametrize("length", [0, 8, 17])
-def test_a_report_whose_id_no_row_holds_is_neither_kept_nor_paid_for(
-    place: Place, length: int
-) -> None:
-    def make(purse: Purse) -> Report:
-        purse.try_spend(FULL, weight=asked.value.weight)
-        return Report(round_hash=asked.hash, report_id=bytes(length), words=bytes(4))
-
-    asked = ask(STUDY, 1)
-    place.ledger().agree(STUDY)
-    with pytest.raises(ParameterError, match="report_id must be 16 bytes"):
-        place.ledger().seal(asked, make)
-
-    assert spent_of(place.reopened(), STUDY) == 0
-    assert place.ledger().sealed(STUDY.hash, 1) is None
-
-
 def test_policy_retire_outlasts_a_restart(place: Place) -> None:
     of = study_of(Policy.RETIRE)
     place.ledger().agree(of)

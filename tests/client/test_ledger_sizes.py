@@ -15,15 +15,18 @@ from demur_client.device import Device
 from demur_client.ledger.base import Settled
 from demur_client.ledger.charged import fitting_note
 from demur_client.ledger.file import LedgerFile
+from demur_client.ledger.purse import Purse
 from demur_client.policy import OwnerPolicy
 from demur_client.sources import FunctionSource
 from demur_proto.asking import next_halt_count, next_histogram
 from demur_proto.definition import Defined, define_round
+from demur_proto.errors import ParameterError
 from demur_proto.round import Randomiser, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.segments import Factorisation, Segment
 from demur_proto.study import Policy, Study
-from ledger_kit import ask, histogram_study, quick_folder, study_of
+from demur_proto.v1.report_pb2 import Report
+from ledger_kit import FULL, ask, histogram_study, quick_folder, spent_of, study_of
 
 TURNS = 5
 SAMPLER = ExactSampler()  # one for all: its tables take a while
@@ -133,3 +136,23 @@ def test_a_note_comes_back_as_far_as_it_fits(note: str) -> None:
     assert len(fits.encode()) <= 240
     assert note.encode(errors="replace").decode().startswith(fits)
     assert fitting_note(fits) == fits
+
+
+@pytest.mark.parametrize("length", [0, 8, 17])
+def test_a_report_whose_id_no_row_holds_is_neither_kept_nor_paid_for(
+    tmp_path: Path, length: int
+) -> None:
+    def make(purse: Purse) -> Report:
+        purse.try_spend(FULL, weight=asked.value.weight)
+        return Report(round_hash=asked.hash, report_id=bytes(length), words=bytes(4))
+
+    study = study_of()
+    asked = ask(study, 1)
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        ledger.agree(study)
+        with pytest.raises(ParameterError, match="report_id must be 16 bytes"):
+            ledger.seal(asked, make)
+
+    with LedgerFile(tmp_path / "ledger") as ledger:
+        assert spent_of(ledger, study) == 0
+        assert ledger.sealed(study.hash, 1) is None

@@ -128,6 +128,21 @@ def test_a_cap_counts_what_was_spent_before_it_was_set_and_what_was_forgotten() 
     assert spent_of(ledger, ZCDP) == FULL
 
 
+@pytest.mark.parametrize(("studies", "all_fits"), [(2 - 1e-8, False), (2 + 1e-8, True)])
+@pytest.mark.parametrize("measure", list(Measure))
+def test_a_cap_on_either_side_of_all_that_is_declared_decides_about_the_last_answer(
+    measure: Measure, studies: float, all_fits: bool
+) -> None:
+    ledger, both = MemoryLedger(caps=[cap_of(measure, studies)]), (GDP, study_of(name="other"))
+    for of in both:
+        ledger.agree(of)
+        for number in range(1, 4):  # which is all of its budget
+            answer(ledger, ask(of, number))
+
+    given = [row.given for of in both for row in ledger.history(of.hash)]
+    assert given == [True] * 5 + [all_fits]
+
+
 def test_an_answer_is_shrunk_to_what_fits_under_every_filter() -> None:
     of = study_of(Policy.CLIP)
     ledger = MemoryLedger(caps=[cap_of(Measure.GDP, 1.5 / 3)])

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counting_kit import a_study, rounds_of
+from counting_kit import a_study, chain_of
 from demur_client.filters import Filter
 from demur_client.running_state import RunningState
 from demur_proto.continual.factors import factors_of
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.segments import Factorisation
 from demur_proto.study import Policy
 
 GOLDEN: dict[str, Any] = json.loads(
@@ -29,17 +29,23 @@ def test_rows_are_those_of_the_vectors(kind: Factorisation) -> None:
     assert rows == GOLDEN["rows"][kind.value]
 
 
-@pytest.mark.parametrize("vector", GOLDEN["transcripts"], ids=lambda each: each["factorisation"])
+@pytest.mark.parametrize(
+    "vector",
+    [*GOLDEN["transcripts"], *GOLDEN["segments"]],
+    ids=lambda each: f"{each['factorisation']} {each.get('horizons', '')}",
+)
 def test_a_device_says_and_holds_what_the_vectors_say(vector: dict[str, Any]) -> None:
     kind = Factorisation(vector["factorisation"])
-    segment = Segment(horizon=GOLDEN["horizon"], cohort=1, factorisation=kind)
-    rounds = rounds_of(a_study(answers=12), segment, bound=vector["bound"])
+    horizons = vector.get("horizons", [GOLDEN["horizon"]])
+    rounds = chain_of(a_study(answers=12), horizons, kind=kind, bound=vector["bound"])
     weight = rounds[0].value.weight
     mine = Filter(budget_units=weight * vector["budget_units"], policy=Policy.SKIP)
     state = RunningState()
 
     words, left = [], []
     for asked, now in zip(rounds, vector["states"], strict=True):
+        if asked.value.number in vector.get("missed", []):
+            continue
         value = np.nan if now is None else float(now)
         told = state.answer(asked.value, np.array([[value]]), mine)
         state = told.state

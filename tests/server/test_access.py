@@ -83,6 +83,7 @@ def requests(study: Defined[Study], asked: Defined[Round]) -> dict[str, bytes]:
         "Analyst/ListStudies": analyst_pb2.ListStudiesRequest(protocol_version=1),
         "Analyst/PublishModel": analyst_pb2.PublishModelRequest(header=HEADER),
         "Analyst/OpenRound": analyst_pb2.OpenRoundRequest(definition=asked.definition),
+        "Analyst/ListRounds": analyst_pb2.ListRoundsRequest(study_hash=study.hash),
         "Analyst/GetRound": analyst_pb2.GetRoundRequest(round_hash=asked.hash),
         "Analyst/CloseRound": analyst_pb2.CloseRoundRequest(round_hash=asked.hash),
         "Analyst/GetRelease": analyst_pb2.GetReleaseRequest(round_hash=asked.hash),

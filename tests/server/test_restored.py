@@ -290,11 +290,10 @@ def test_of_many_backups_into_one_file_one_is_made_and_whole(store: Path, tmp_pa
     assert sorted(outcomes) == ["kept"] * 7 + ["made"]
     with sqlite_door(backup) as door, door.looking() as sql:
         assert verify(sql, keys_folder=None).problems == ()
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "backup.sqlite",
-        "store.sqlite",
-        "store.sqlite.lock",
-    ]
+    # Connections that close at the same moment may each leave the store's log to the other.
+    log = {"store.sqlite-shm", "store.sqlite-wal"}
+    names = {each.name for each in tmp_path.iterdir()}
+    assert names - log == {"backup.sqlite", "store.sqlite", "store.sqlite.lock"}
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.99])

@@ -13,11 +13,8 @@ import pytest
 
 from access_kit import House, opened
 from demur_client.agent import fetch_study
-from demur_client.belonging import channel_of, enrol_device
 from demur_client.connection import connected
 from demur_client.enrolment import enrol
-from demur_client.ledger.file import LedgerFile
-from demur_client.policy import OwnerPolicy
 from demur_proto.channels import ClientTls, is_loopback, split_target
 from demur_proto.credentials import DeviceCredential
 from demur_proto.definition import Defined
@@ -134,42 +131,6 @@ async def test_a_client_with_a_certificate_of_the_client_ca_is_let_in(
 
     async with opened(study, tls=shelf.server(client_ca=ca)) as house:
         assert await fetched(house, both) == "let in"
-
-
-async def test_a_device_shows_its_own_certificate_when_it_enrols_and_ever_after(
-    shelf: Shelf, study: Defined[Study], tmp_path: Path
-) -> None:
-    ca = shelf.ca("ours", shelf.ours)
-    certificate, key = shelf.put("tablet", shelf.ours.client("tablet"))
-    both = ClientTls.read(ca, certificate=certificate, key=key)
-    policy = OwnerPolicy()
-
-    async with opened(study, tls=shelf.server(client_ca=ca)) as house:
-        target, token = f"127.0.0.1:{house.ports.collector}", await house.token()
-        with LedgerFile(tmp_path / "ledger") as ledger:
-            with pytest.raises(AccessError, match="client certificate"):
-                await enrol_device(
-                    ledger, policy, target=target, token=token, tls=without_own(both)
-                )
-            await enrol_device(ledger, policy, target=target, token=token, tls=both)
-        with LedgerFile(tmp_path / "ledger") as ledger:
-            identity = ledger.identity
-            assert identity is not None
-            async with channel_of(identity, policy) as channel:
-                assert await fetch_study(channel, credential=identity.credential) == study
-            renewed, renewed_key = shelf.put("tablet", shelf.theirs.client("tablet"))
-            assert (renewed, renewed_key) == (certificate, key)
-            with pytest.raises(AccessError, match=str(certificate)):
-                async with channel_of(identity, policy) as channel:
-                    await fetch_study(channel, credential=identity.credential)
-            key.unlink()
-            with pytest.raises(AccessError, match=str(key)):
-                channel_of(identity, policy)
-
-
-def without_own(tls: ClientTls) -> ClientTls:
-    """The same without a certificate of the caller's own."""
-    return ClientTls(ca_file=tls.ca_file, ca=tls.ca)
 
 
 async def test_a_certificate_is_no_credential(shelf: Shelf, study: Defined[Study]) -> None:

@@ -102,7 +102,7 @@ def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
     study, of = a_study(policy), people(40)
     cohort = Cohort(study, of, seed=1, refusal=Refusal.COVER)
     devices = [Device(study, PersonExamples(of, each), Coins()) for each in range(40)]
-    monkeypatch.setattr("demur_sim.cohort.FastSampler", lambda rng: Coins())
+    monkeypatch.setattr("demur_sim.cohort.FastSampler", lambda rng, *, widen: Coins())
 
     for number in range(1, 7):
         asked = asking(study, number)

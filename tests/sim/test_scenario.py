@@ -366,7 +366,10 @@ def test_the_docs_list_every_key_with_its_default() -> None:
         ("epsilom = 1.0", "(did you mean epsilon?), got 'epsilom'"),
         ("csv = 'x'", "(did you mean data.csv?), got 'csv'"),
         ("[data]\nCSV = 'x'", "(did you mean data.csv?), got 'data.CSV'"),
-        ("zzz = 1", "data.period_days, data.devices, data.periods, data.seed, got 'zzz'"),
+        (
+            "zzz = 1",
+            "data.period_days, data.histogram, data.devices, data.periods, data.seed, got 'zzz'",
+        ),
         ("[scenario]\nepsilon = 1", "key in {} must be one of "),
         ("epsilon = 'big'", "epsilon in {} must be a finite number > 0, got 'big'"),
         ("epsilon = true", "epsilon in {} must be a finite number > 0, got True"),

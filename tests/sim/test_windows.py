@@ -217,6 +217,25 @@ def test_the_command_writes_each_window_and_what_all_of_them_promise(
     assert (folder / "plot.png").stat().st_size > 10_000
 
 
+def test_a_run_with_fewer_windows_leaves_none_of_an_earlier_one(tmp_path: Path) -> None:
+    def run(*changes: str) -> set[str]:
+        command = ["simulate", "cdnow", "--quiet", "--out", str(tmp_path), "--set", "rounds=3"]
+        for change in changes:
+            command += ["--set", change]
+        assert main(command) == 0
+        return {path.name for path in tmp_path.iterdir()}
+
+    above = {"plot.png", "releases.csv", "summary.json"}
+    assert run("window=1") == above | {"window-1", "window-2", "window-3"}
+    (tmp_path / "window-3" / "notes.txt").write_text("somebody's own")
+
+    assert run("window=2") == above | {"window-1", "window-2", "window-3"}
+    assert {path.name for path in (tmp_path / "window-3").iterdir()} == {"notes.txt"}
+    (tmp_path / "window-3" / "notes.txt").unlink()
+    (tmp_path / "window-3").rmdir()
+    assert run() == above | {"study.json"}
+
+
 def test_a_window_longer_than_the_run_is_one_clear_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -17,6 +17,7 @@ from demur_client.ledger.charged import Charged
 from demur_client.ledger.purse import Declared, LifetimeCap, Purse
 from demur_client.running_state import UNTOLD, RunningState, count_of
 from demur_proto.definition import Defined, read_round, read_study
+from demur_proto.grid import GRAIN
 from demur_proto.round import Round
 from demur_proto.study import Policy, Study
 
@@ -79,6 +80,7 @@ class Book:
         self.identity: Identity | None = None
         self.identified: list[int] = []  #: numbers of the changes that tell of the collector
         self.erased: set[int] = set()  #: numbers of the changes that were emptied
+        self._binding: tuple[LifetimeCap, ...] = ()  # caps that may refuse something; public
         self._members: dict[bytes, Membership] = {}  # by the study's hash
         self._owners: dict[bytes, tuple[Membership, Entry]] = {}  # by the report's id
 
@@ -144,7 +146,8 @@ class Book:
         """What the next answer in a study of this policy may be paid from."""
         others = [each for each in self._members.values() if each is not member]
         caps = [
-            (cap, sum(cap.units(each.declared, each.taken) for each in others)) for cap in self.caps
+            (cap, sum(cap.units(each.declared, each.taken) for each in others))
+            for cap in self._binding
         ]
         running = member.counts.get(count_of(asked) or 0, UNTOLD)
         if self.doubt:  # the words of what was taken up may have been sent already: none goes on
@@ -161,6 +164,7 @@ class Book:
         if member is None:
             member = Membership(declared=Declared.of(study.value), study=study)
             self._members[study.hash] = member
+            self._find_binding()
         member.study = study
         member.changes.append(at)
 
@@ -209,6 +213,19 @@ class Book:
             for entry in member.entries.values():
                 del self._owners[entry.report_id]
             member.forget()
+        self._find_binding()
+
+    def _find_binding(self) -> None:
+        """Leave out caps that hold all that was ever declared: they refuse nothing that a study allows.
+
+        Which these are follows from the studies alone, so what an answer takes to decide does too.
+        """
+        declared = [each.declared for each in self._members.values()]
+        self._binding = tuple(
+            cap
+            for cap in self.caps
+            if sum(cap.units(each, each.budget_units) for each in declared) > GRAIN
+        )
 
 
 def history_of(changes: Iterable[Change], study_hash: bytes, *, doubted: bool) -> list[Answered]:

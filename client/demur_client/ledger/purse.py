@@ -191,8 +191,11 @@ class Purse:
         """
         self._check_fresh()
         charge = self._study.charge_of(squared_norm, weight=weight)
-        steps = [(each, charge) for each in (self._study, *self._caps)]
-        self.given = spend_all(*steps, shrunk=shrunk)
+        if self._caps:
+            steps = [(each, charge) for each in (self._study, *self._caps)]
+            self.given = spend_all(*steps, shrunk=shrunk)
+        else:
+            self.given = self._study.try_spend(squared_norm, weight=weight, shrunk=shrunk)
         self.wanted, self.shrunk = charge, shrunk
         return self.given
 

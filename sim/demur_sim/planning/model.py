@@ -54,6 +54,16 @@ class Model:
         return int(self.values.shape[1])
 
 
+def check_kind(scenario: Scenario) -> None:
+    """Refuse a scenario of what cannot be planned.
+
+    Raises:
+        ParameterError: it asks neither sums nor a running count.
+    """
+    if scenario.kind not in (Kind.LINEAR, Kind.PREFIX):
+        raise ParameterError("kind", str(scenario.kind), "linear or prefix, to be planned")
+
+
 def model_of(scenario: Scenario, population: Population | None = None) -> Model:
     """The model that a scenario's people are.
 
@@ -69,8 +79,7 @@ def model_of(scenario: Scenario, population: Population | None = None) -> Model:
         ParameterError: the scenario asks something else, a value is neither 0 nor 1, or there are not
             so many periods.
     """
-    if scenario.kind not in (Kind.LINEAR, Kind.PREFIX):
-        raise ParameterError("kind", str(scenario.kind), "linear or prefix, to be planned")
+    check_kind(scenario)
     law, data, drawn = None, scenario.data, 0
     people = data.devices if population is None else 0
     if population is None and data.histogram is not None:

@@ -14,7 +14,7 @@ from demur_proto.segments import Admission
 from demur_proto.study import Policy, View
 from demur_sim.baselines.design import MOST_ROUNDS
 from demur_sim.baselines.repeated_response import RepeatedResponse
-from demur_sim.planning.model import Model, model_of
+from demur_sim.planning.model import Model, check_kind, model_of
 from demur_sim.planning.search import worth_trying
 from demur_sim.planning.ways import Way, ways_to_ask
 from demur_sim.populations import MOST_DEVICES, Population
@@ -157,6 +157,7 @@ def plan(
 
 def _check(scenario: Scenario) -> None:
     """Refuse what would be another scenario if it were planned."""
+    check_kind(scenario)
     wanted: dict[str, tuple[Any, ...]] = {
         "policy": (Policy.SKIP, Policy.RETIRE),
         "refusal": (Refusal.COVER,),
