@@ -31,15 +31,19 @@ class Payer(Protocol):
 class RunningState:
     """One person's changes in one running count, after the last round of it that was answered.
 
-    All of it is secret, but for that round. Its length is not: whatever was taken up, a position takes
-    the same steps over arrays as long as the horizon. Once a segment is over, only its last round is
+    All of it is secret, but for that round and the positions. Its length is not: whatever was taken up,
+    a position takes the same steps over arrays as long as the horizon. What is kept is as long as the
+    positions that were answered, so that whoever begins many counts with far horizons fills no memory
+    with them. Once a segment is over, only its last round is
     left, which later ones must follow, and the state that was told by then, from which another segment
     goes on.
     """
 
     last: Round | None = None  #: the last that was answered; None before
+    positions: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[k], of the segment, in order, those that were answered; [0] where nothing is known or wanted."""
     changes: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[H], by position, what was taken up in the segment; [0] where nothing is known or wanted."""
+    """[k], what was taken up at each of them."""
     planned: int = 0  #: energy of the words that are still to come, grid steps²
     before: int = 0  #: what was told in all segments before, units of the state
 
@@ -78,7 +82,8 @@ class RunningState:
         position = query.segment.position
         factors = _factors(query)
         here = self._in_segment(query.segment)
-        changes = here.changes.copy()
+        changes = np.zeros(query.segment.horizon, dtype=np.int64)
+        changes[here.positions - 1] = here.changes
         before = changes[:position]
         told = np.array([here.before + before.sum()])
         wanted, sound = changes_wanted(value, told=told, bound=query.bound)
@@ -120,17 +125,21 @@ class RunningState:
         here = self._in_segment(segment)
         if segment.over:
             return RunningState(last=asked, before=here.before + int(here.changes.sum()) + change)
-        changes = here.changes.copy()
-        changes[segment.position - 1] = change
-        return RunningState(last=asked, changes=changes, planned=planned, before=here.before)
+        return RunningState(
+            last=asked,
+            positions=np.append(here.positions, segment.position),
+            changes=np.append(here.changes, change),
+            planned=planned,
+            before=here.before,
+        )
 
     def _in_segment(self, segment: Segment) -> "RunningState":
-        """The same in the segment of a later round: changes [H], and no other rounds of another one."""
+        """The same in the segment of a later round: no positions are left of another one."""
         last = None if self.last is None else _counting(self.last).segment
-        if last is not None and last.first_round == segment.first_round and self.changes.size:
+        if last is not None and last.first_round == segment.first_round and self.positions.size:
             return self
         told = self.before + int(self.changes.sum())
-        return RunningState(changes=np.zeros(segment.horizon, dtype=np.int64), before=told)
+        return RunningState(before=told)
 
     def _missed(self, factors: Factors, changes: Integers, position: int) -> int:
         """The energy of words that were to come at positions that were never asked."""

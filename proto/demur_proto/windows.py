@@ -16,6 +16,10 @@ from demur_proto.together import added_budget
 
 MOST_ROUNDS = (1 << 32) - 1
 UNIT = "one device = one person, with everything it reports in these windows"
+TRUST = (
+    " The collector, its store and its backups are trusted: the promise of each window says how little "
+    "protects one report on its own, and over how many devices the noise is split."
+)
 LAST_ALONE = 8  #: numbers of windows up to this are all told
 
 
@@ -131,13 +135,14 @@ class OverWindows:
             if gdp
             else f"{text_up(pair_rho(self.budget))}-zCDP"
         )
+        trust = "" if self.view is View.LOCAL else TRUST
         many = "1 window" if self.windows == 1 else f"{self.windows} windows"
         return (
             f"({text_up(self.epsilon)}, {text_up(self.delta)})-differential privacy, from "
             f"{self.in_measure}, over all rounds of {many}, each with a budget of its own, of which "
             f"{'the squares' if gdp else 'all'} add up. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. View: "
             f"{VIEWS[self.view]}. Between two arbitrary people: ({text_up(epsilon)}, "
-            f"{text_up(delta, digits=3)}), from {pair}. Noise: {self.noise}."
+            f"{text_up(delta, digits=3)}), from {pair}. Noise: {self.noise}.{trust}"
         )
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -12,6 +11,8 @@ from demur_proto.arrays import Vector, fixed_floats
 from demur_proto.checks import check_positive
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.release import Release
+
+FAR = 1e300  #: ratios of variances beyond are as good as infinite
 
 
 @final
@@ -109,6 +110,11 @@ class Processed:
         Raises:
             ParameterError: there is no number between.
         """
+        for name, bound in (("least", least), ("most", most)):
+            if not isinstance(bound, int | float | np.integer | np.floating) or isinstance(
+                bound, bool
+            ):
+                raise ParameterError(name, bound, "a number")
         if not math.isfinite(least):
             raise ParameterError("least", least, "a finite number")
         if not most >= least:
@@ -167,21 +173,21 @@ class Processed:
         [1.0, 2.0]
         """
         check_positive("step", step)
-        unit = float(self.errors.min())  # so that no square of an error or step is out of reach
-        weights = (unit / self.errors) ** 2
-        stiff = (unit / step) ** 2
-        if not math.isfinite(stiff):
-            raise ParameterError("step", step, f"not so much smaller than the errors, {unit:g}")
-        diagonal, right = weights.copy(), weights * self.values
-        diagonal[:-1] += stiff
-        diagonal[1:] += stiff
-        for before, now in pairwise(range(self.values.size)):  # tridiagonal elimination
-            factor = stiff / diagonal[before]
-            diagonal[now] -= factor * stiff
-            right[now] += factor * right[before]
-        values = right / diagonal
-        for now, after in reversed([*pairwise(range(self.values.size))]):
-            values[now] = (right[now] + stiff * values[after]) / diagonal[now]
+        ratio = step / float(self.errors.min())
+        variance = min(ratio * ratio, FAR)  # of a change, where the smallest error is 1
+        # A filter forwards, a smoother backwards: everything is a mean, so no digits cancel, however
+        # small the step is beside the errors.
+        means, shares = self.values.copy(), np.zeros(self.values.size)
+        known = 0.0  # weight of all that came before, for the state now
+        for now, weight in enumerate(np.maximum(self._weights, 1 / FAR).tolist()):
+            total = known + weight
+            if now:
+                means[now] = means[now - 1] + (means[now] - means[now - 1]) * (weight / total)
+            shares[now] = 1 / (1 + total * variance)  # of what comes after
+            known = total * shares[now]
+        values = means
+        for now in reversed(range(self.values.size - 1)):
+            values[now] += shares[now] * (values[now + 1] - values[now])
         return self._moved(values, f"smoothed by steps of {step:g}")
 
     def adding_to(self, total: float) -> "Processed":

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.checks import check_integer, check_positive
-from demur_proto.definition import Defined
+from demur_proto.definition import Defined, define_study
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import LATEST_ANSWER_MS, MOST_CATEGORIES, Feature, Randomiser
 from demur_proto.study import Measure, Policy, Study, View, design_study
@@ -81,12 +83,15 @@ class Question:
 
         Raises:
             NotFoundError: there is none, or more than one, and not enough is said for a new one.
-            ParameterError: the study says something else.
+            ParameterError: the study says something else, or a new one would not allow the question:
+                then it is not made, for its name would be taken.
         """
         contract = {key: self.given[key] for key in CONTRACT if key in self.given}
         meant = [each for each in found if name is None or matches(each, name)]
         if not meant and name is not None and "minimum_cohort" in contract:
-            return self._new(name, contract)
+            study = self._new(name, contract)
+            self._check_first(study)
+            return study
         if len(meant) != 1:
             choices = ", ".join(f"{each.hash.hex()[:16]} ({each.value.name})" for each in found[:5])
             which = "" if name is None else f" {name!r}"
@@ -180,6 +185,26 @@ class Question:
         if most < self.categories:
             raise ParameterError("--maximum-dimension", most, f"{self.categories} categories")
         return design_histogram_study(name=name, categories=most, **told)
+
+    def _check_first(self, study: Study) -> None:
+        """Refuse a question that a new study does not allow; of running counts `counting_study` has."""
+        if self.running:
+            return
+        defined = define_study(study)
+        if self.categories is None:
+            kept = {key: self.given[key] for key in OF_SUMS if key in self.given}
+            asked = next_round(defined, self.features, number=1, **kept)
+        else:
+            asked = next_histogram(
+                defined,
+                self.features[0],
+                number=1,
+                categories=self.categories,
+                mechanism=self._mechanism,
+                epsilon=self._epsilon(study, self.categories),
+            )
+            check_affordable(study, asked)
+        mechanism_for(study, asked)
 
 
 CONTRACT = (

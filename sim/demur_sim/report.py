@@ -37,6 +37,7 @@ def report(result: Result, folder: Path) -> str:
         rows |= _running(result)
     if isinstance(result, LinearResult | RunningResult) and result.beside:
         rows |= _beside(result, result.beside)
+    rows |= _trusted([result])
     rows |= _presence([result])
     size = f"{result.devices:,} devices, {len(result.releases)} rounds"
     return _lines(result, result.scenario.title or result.scenario.name, size, rows, folder)
@@ -65,6 +66,7 @@ def report_windows(result: WindowedResult, folder: Path) -> str:
     rows |= {
         "answered rounds": f"{answered}, of which each window paid for its own",
         "error (RMSE)": f"{result.rmse:,.1f} against everyone enrolled",
+        **_trusted(result.results),
         **_presence(result.results),
         "simulated": "with seeded noise, so the run itself protects nobody",
         "refused once": f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)",
@@ -84,6 +86,16 @@ def _lines(result: Result, title: str, size: str, rows: Mapping[str, str], folde
         *(f"  {label:15}  {text}" for label, text in {**rows, **files}.items()),
     ]
     return "\n".join(lines)
+
+
+def _trusted(results: Sequence[Result]) -> dict[str, str]:
+    """Who is trusted, where noise is in released sums only."""
+    alone = [each.guarantee.per_report_mu or 0.0 for each in results]
+    if results[0].guarantee.view is View.LOCAL:
+        return {}
+    return {
+        "trusted": f"the collector: one report on its own is only {text_up(max(alone), digits=2)}-GDP"
+    }
 
 
 def _presence(results: Sequence[Result]) -> dict[str, str]:
@@ -116,7 +128,7 @@ def _sums(result: LinearResult) -> dict[str, str]:
     error = f"{result.rmse:,.1f} with a filter on each device"
     if missing:
         error += f" (over the rounds released; {missing} were withheld)"
-    rows = {
+    return {
         "noise": noise,
         "answered rounds": _answered(result),
         "error (RMSE)": f"{error}, {result.worst_case_sigma:,.1f} in the worst case for all rounds",
@@ -124,10 +136,6 @@ def _sums(result: LinearResult) -> dict[str, str]:
         "refused once": _refused(result),
         "took": f"{result.wall_s:.1f} s",
     }
-    if result.mechanism.shares > 1:
-        alone = text_up(result.mechanism.report_mu, digits=2)
-        rows["trusted"] = f"the collector: one report on its own is only {alone}-GDP"
-    return rows
 
 
 def _counts(result: HistogramResult) -> dict[str, str]:

@@ -38,7 +38,7 @@ class WindowedResult:
     @cached_property
     def promises(self) -> list[OverWindows]:
         """What holds for somebody who stays for so many windows, from one to all of them."""
-        studies = [_studies(result) for result in self.results]
+        studies = [studies_of(result) for result in self.results]
         delta = self.scenario.delta
         return [over_windows(studies, stay=stay, delta=delta) for stay in told_stays(len(studies))]
 
@@ -127,7 +127,7 @@ class WindowedResult:
         }
 
 
-def _studies(result: Result) -> Sequence[Study]:
+def studies_of(result: Result) -> Sequence[Study]:
     """All that the people of a window were in."""
     halts = result.design.halts if isinstance(result, RunningResult) else None
     return [result.study.value] if halts is None else [result.study.value, halts]

@@ -3,14 +3,14 @@
 import time
 from dataclasses import replace
 
-from demur_proto.windows import Window, Windows
+from demur_proto.windows import Window, Windows, over_windows
 from demur_sim.populations import Population
 from demur_sim.results import Result
 from demur_sim.run import Plan, Progress, make_plan, run_anywhere, run_plan
 from demur_sim.scenario import Scenario
 from demur_sim.seeds import Purpose, seed_of
 from demur_sim.session import Fidelity
-from demur_sim.windowed_results import WindowedResult
+from demur_sim.windowed_results import WindowedResult, studies_of
 
 LONGEST_NAME = 160  #: of a scenario, within the names of its studies
 
@@ -90,6 +90,11 @@ async def run_windows(
         part = replace(scenario, name=name, window=0)
         begun = time.monotonic()
         results.append(await run_plan(part, _part(plan, window, number=number), started=begun))
+        if (
+            number == 1
+        ):  # or refuse now: windows that promise nothing together are not worth the time
+            many = len(schedule.windows)
+            over_windows([studies_of(results[0])] * many, stay=many, delta=scenario.delta)
     return WindowedResult(
         scenario=scenario,
         schedule=schedule,

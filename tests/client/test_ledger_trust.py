@@ -284,21 +284,21 @@ def other_words(home: Home) -> None:
 
 def lower_charge(home: Home) -> None:
     connection = sqlite3.connect(home.path, isolation_level=None)
-    (body,) = connection.execute("SELECT body FROM changes WHERE kind = 'charged'").fetchone()
+    (body,) = connection.execute("SELECT body FROM changes WHERE kind = 'answered'").fetchone()
     charge = CHARGE.unpack_from(body, CHARGE_AT)[0]
     assert charge > 0
     body = body[:CHARGE_AT] + CHARGE.pack(charge - 1) + body[CHARGE_AT + CHARGE.size :]
-    connection.execute("UPDATE changes SET body = ? WHERE kind = 'charged'", (body,))
+    connection.execute("UPDATE changes SET body = ? WHERE kind = 'answered'", (body,))
     connection.close()
 
 
 DAMAGES = [
     other_words,
-    *map(change_at, (b"SQLite format 3", b'"secret"', b'"definition"', b"charged")),
+    *map(change_at, (b"SQLite format 3", b'"secret"', b'"definition"', b"answered")),
     *map(cut_off, (0.01, 0.4, 0.9)),
     lower_charge,
     execute("DELETE FROM changes WHERE number = (SELECT max(number) - 1 FROM changes)"),
-    execute("UPDATE changes SET kind='emptied', salt=NULL, body=NULL WHERE kind='charged'"),
+    execute("UPDATE changes SET kind='emptied', salt=NULL, body=NULL WHERE kind='answered'"),
     execute("UPDATE changes SET salt = NULL WHERE number = 3"),
     execute("UPDATE changes SET link = zeroblob(32) WHERE number = 3"),
     execute("UPDATE changes SET kind = 'doubted' WHERE number = 3"),
@@ -414,7 +414,7 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(home: Home) -> No
     execute("PRAGMA user_version = 9")(home)
     content = home.path.read_bytes()
 
-    with pytest.raises(UnsupportedError, match="has version 9, and this demur knows 1"):
+    with pytest.raises(UnsupportedError, match="has version 9, and this demur knows 2"):
         home.ledger()
     with pytest.raises(UnsupportedError):
         LedgerCopy(home.path)
@@ -443,13 +443,6 @@ def write_version_1(path: Path) -> None:
         *(b"\x1a\x04", words),
     )
     report = b"".join(sealed)
-    cost = 5 * ask(STUDY, 1).value.weight
-    amounts = (cost, cost, 0, 0, 0, 1_700_000_000_000)
-    charged = (
-        *((1).to_bytes(4, "big"), STUDY.hash, round_hash, bytes(16)),
-        *(hashlib.sha256(report).digest(), b"".join(each.to_bytes(8, "big") for each in amounts)),
-        *(b"\x01", bytes(240), ask(STUDY, 1).definition),
-    )
     bodies: list[tuple[str, dict[str, object]]] = [
         ("made", {"secret": SECRET.hex(), "start": bytes(32).hex(), "doubt": ""}),
         (
@@ -464,6 +457,28 @@ def write_version_1(path: Path) -> None:
             },
         ),
         ("agreed", {"definition": STUDY.definition.hex()}),
+        (
+            "charged",
+            {
+                "study_hash": STUDY.hash.hex(),
+                "number": 1,
+                "round_hash": round_hash.hex(),
+                "definition": ask(STUDY, 1).definition.hex(),
+                "report_id": bytes(16).hex(),
+                "report_digest": hashlib.sha256(report).hexdigest(),
+                "charge": 5 * ask(STUDY, 1).value.weight,
+                "wanted": 5 * ask(STUDY, 1).value.weight,
+                "given": True,
+                "shrunk": False,
+                "refused": False,
+                "covered": False,
+                "change": None,
+                "planned": 0,
+                "held": 0,
+                "at_unix_ms": 1_700_000_000_000,
+                "note": "",
+            },
+        ),
     ]
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute(
@@ -471,10 +486,8 @@ def write_version_1(path: Path) -> None:
         " body BLOB, cover BLOB NOT NULL, link BLOB NOT NULL, sealed BLOB)"
     )
     link = bytes(32)
-    written = [(kind, json.dumps(fields).encode()) for kind, fields in bodies]
-    written.append(("charged", b"".join(charged)))
-    for number, (kind, body) in enumerate(written, start=1):
-        salt = bytes([number]) * 16
+    for number, (kind, fields) in enumerate(bodies, start=1):
+        salt, body = bytes([number]) * 16, json.dumps(fields).encode()
         cover = hashlib.sha256(salt + kind.encode() + b"\0" + body).digest()
         chained = b"demur.ledger.v1\0" + link + number.to_bytes(8, "big") + cover
         link = hashlib.sha256(chained).digest()
@@ -505,6 +518,38 @@ def test_a_ledger_of_version_1_is_read_and_goes_on(home: Home) -> None:
         assert spent_of(ledger, STUDY) == FULL + 5
 
 
+def test_an_answer_in_a_file_of_version_2_is_bytes_as_the_docs_say(home: Home) -> None:
+    home.answer(1)
+
+    connection = sqlite3.connect(home.path)
+    kind, body, sealed = connection.execute(
+        "SELECT kind, body, sealed FROM changes WHERE sealed NOT NULL"
+    ).fetchone()
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
+
+    asked = ask(STUDY, 1)
+    cost, at = FULL * asked.value.weight, body[CHARGE_AT + 40 : CHARGE_AT + 48]
+    amounts = (cost, cost, 0, 0, 0)
+    expected = (
+        *((1).to_bytes(4, "big"), STUDY.hash, asked.hash, body[68:84]),
+        *(hashlib.sha256(sealed).digest(), b"".join(each.to_bytes(8, "big") for each in amounts)),
+        *(at, b"\x01", bytes(240), asked.definition),
+    )
+    assert (kind, body) == ("answered", b"".join(expected))
+
+
+def test_a_history_over_both_versions_is_told_in_one(home: Home) -> None:
+    write_version_1(home.path)
+
+    with home.ledger() as ledger:
+        answer(ledger, ask(STUDY, 2))
+        told = [(row.number, row.given, row.definition) for row in ledger.history(STUDY.hash)]
+
+    assert told == [(number, True, ask(STUDY, number).definition) for number in (1, 2)]
+    assert len(LedgerCopy(home.path).history(STUDY.hash)) == 2
+
+
 def test_older_tables_are_brought_to_the_newest_version_in_one_step(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,7 +564,7 @@ def test_older_tables_are_brought_to_the_newest_version_in_one_step(
         assert spent_of(ledger, STUDY) == 5
 
     connection = sqlite3.connect(home.path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (4,)
     assert connection.execute("SELECT x, y FROM later").fetchall() == []
     connection.close()
 

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counting_kit import UNIT, NoNoise, a_study, chain_of, dense, dense_chain
+from counting_kit import STATE, UNIT, NoNoise, a_study, chain_of, dense, dense_chain
 from demur_client.device import Device
+from demur_client.running_state import UNTOLD
 from demur_client.sources import FunctionSource
+from demur_proto.asking import next_prefix
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.round import Round
-from demur_proto.segments import Admission, Factorisation
+from demur_proto.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study
 from demur_proto.words import decode_words
 
@@ -201,3 +203,17 @@ def test_reports_are_alike_in_size_whatever_was_told_before() -> None:
             sizes.add(device.report(asked, np.array([[float(state)]])).ByteSize())
 
     assert len(sizes) == 1
+
+
+def test_a_count_that_is_only_begun_takes_no_room_however_far_its_horizon() -> None:
+    study = a_study(answers=2)
+    far = Segment(horizon=1 << 14, cohort=1, first_round=3)
+    state = UNTOLD
+
+    for position in (1, 2, 1 << 13):
+        segment = replace(far, position=position)
+        asked = next_prefix(study, STATE, segment, number=2 + position)
+        state = state.after(asked, change=1, planned=0)
+
+    assert state.positions.tolist() == [1, 2, 1 << 13]
+    assert state.positions.nbytes + state.changes.nbytes == 3 * 16

@@ -127,6 +127,7 @@ def test_a_promise_names_unit_neighbour_view_and_how_many_windows() -> None:
 
         for part in ("over all rounds of 2 windows", "Unit: ", "Neighbour: ", f"View: {view}"):
             assert part in statement
+        assert ("its store and its backups are trusted" in statement) is (view is View.AGGREGATE)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Post-processed releases: nearest to what was released, never called unbiased, intervals that hold."""
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,31 @@ def test_smoothed_numbers_solve_the_normal_equations(numbers: Any, step: float) 
     np.testing.assert_allclose(
         found, np.linalg.solve(matrix, values * errors**-2.0), rtol=1e-6, atol=1e-6
     )
+
+
+@given(numbers=numbers, step=st.sampled_from([1e-300, 1e-12, 1e-8, 1e-5, 1e-3, 1e9, 1e300]))
+@settings(max_examples=40, deadline=None)
+def test_numbers_are_smoothed_to_the_last_digits_by_any_step(numbers: Any, step: float) -> None:
+    values, errors = numbers[:, 0], numbers[:, 1]
+    weights = [1 / Fraction(error) ** 2 for error in errors.tolist()]
+    exact = [Fraction(value) for value in values.tolist()]
+    stiff = 1 / Fraction(step) ** 2
+    # The normal equations in fractions, by elimination.
+    size = len(exact)
+    diagonal = [weight + stiff * ((at > 0) + (at < size - 1)) for at, weight in enumerate(weights)]
+    right = [weight * value for weight, value in zip(weights, exact, strict=True)]
+    for now in range(1, size):
+        factor = stiff / diagonal[now - 1]
+        diagonal[now] -= factor * stiff
+        right[now] += factor * right[now - 1]
+    expected = [right[-1] / diagonal[-1]]
+    for now in reversed(range(size - 1)):
+        expected.insert(0, (right[now] + stiff * expected[0]) / diagonal[now])
+
+    found = bare(values, errors).smoothed(step).values
+
+    largest = float(np.abs(values).max())
+    np.testing.assert_allclose(found, [*map(float, expected)], rtol=1e-12, atol=1e-12 * largest)
 
 
 @given(numbers=numbers, total=st.floats(0.1, 500))
@@ -173,6 +199,10 @@ def test_bounds_that_are_none_are_refused() -> None:
     for least, most in ((math.nan, 1.0), (math.inf, math.inf), (1.0, 0.0), (0.0, math.nan)):
         with pytest.raises(ParameterError, match=r"^(least|most) must be"):
             bare([1.0]).between(least, most)
+    for wrong in ("a", None, True, 1j):
+        for bounds in ((wrong, 1.0), (0.0, wrong)):
+            with pytest.raises(ParameterError, match=r"^(least|most) must be a number, got"):
+                bare([1.0]).between(*bounds)
     with pytest.raises(ParameterError, match="values must be finite"):
         bare([math.nan])
     with pytest.raises(ParameterError, match="errors must be 2 numbers > 0"):

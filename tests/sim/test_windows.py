@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
+from demur_proto.study import View
 from demur_sim.cli import main
 from demur_sim.populations import ArrayPopulation
 from demur_sim.portions import BLOCK
 from demur_sim.presence import Presence, Turnout
+from demur_sim.report import report, report_windows
 from demur_sim.run import run_scenario, simulate
 from demur_sim.running_results import RunningResult
 from demur_sim.scenario import Kind, Refusal, Scenario
@@ -138,6 +140,39 @@ def test_silence_promises_nothing_in_any_number_of_windows() -> None:
 
     assert summary["statement"].startswith("Nothing is promised")
     assert {each["epsilon"] for each in summary["over_windows"]} == {None}
+
+
+@pytest.mark.parametrize("scenario", [SUMS, COUNT], ids=["sums", "counts"])
+def test_whoever_has_to_trust_the_collector_reads_so_whatever_is_asked(scenario: Scenario) -> None:
+    told = "trusted          the collector: one report on its own is only "
+    folder = Path("runs/x")
+
+    windows = finished(scenario)
+    alone = simulate(replace(scenario, window=0), seed=3, population=people())
+    local = finished(replace(scenario, view=View.LOCAL))
+
+    assert told in report_windows(windows, folder)
+    assert told in report(alone, folder)
+    assert told not in report_windows(local, folder)
+    assert "its store and its backups are trusted" in windows.statement
+    assert "backups" not in local.statement
+
+
+def test_windows_that_promise_nothing_together_are_refused_after_the_first_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    changes = ("data.devices=20", "data.periods=64", "epsilon=8", "window=1")
+    command = ["simulate", "states", "--out", str(folder)]
+    for change in changes:
+        command += ["--set", change]
+
+    assert main(command) == 2
+
+    error = capsys.readouterr().err
+    assert "delta must be above" in error
+    assert "over 64 windows" in error
+    assert not folder.exists() or not list(folder.iterdir())
 
 
 # ---- the command -----------------------------------------------------------------------------

@@ -45,13 +45,9 @@ class Membership:
     covered: bool = False  #: whether an answer was ever less than its owner's value
     counts: dict[int, RunningState] = field(default_factory=dict)
     """Running counts, by the number of the round that began each."""
+    held: int = 0  #: by all of them for words to come, units; kept, as there may be any number
     entries: dict[int, Entry] = field(default_factory=dict)  #: by the round's number
     changes: list[int] = field(default_factory=list)  #: numbers of all changes that tell of it
-
-    @property
-    def held(self) -> int:
-        """What is held for words of running counts to come, units."""
-        return sum(each.held for each in self.counts.values())
 
     @property
     def taken(self) -> int:
@@ -65,6 +61,7 @@ class Membership:
         self.refused = True
         self.covered = True
         self.counts.clear()
+        self.held = 0
         self.entries.clear()
         self.changes.clear()
 
@@ -177,18 +174,18 @@ class Book:
             raise ValueError("an answer in no study")
         if change.number in member.entries or change.report_id in self._owners:
             raise ValueError("an answer twice")
-        counts = member.counts
+        held, told = member.held, {}
         if change.change is not None:
-            counts = dict(counts)
             asked = read_round(change.definition, study=member.study).value
             count = count_of(asked) or 0
-            before = counts.get(count, UNTOLD)
-            counts[count] = before.after(asked, change=change.change, planned=change.planned)
-        held = sum(each.held for each in counts.values())
+            before = member.counts.get(count, UNTOLD)
+            after = before.after(asked, change=change.change, planned=change.planned)
+            held, told = held + after.held - before.held, {count: after}
         if change.charge < 0 or member.spent + change.charge + held > member.declared.budget_units:
             raise ValueError("more was spent than there was")
         member.spent += change.charge
-        member.counts = counts
+        member.held = held
+        member.counts.update(told)
         member.refused = change.refused
         member.covered |= change.covered
         entry = Entry(

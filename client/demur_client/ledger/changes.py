@@ -1,6 +1,7 @@
 """What can happen to a ledger, and how that is written down.
 
-As JSON, bytes in hexadecimal; but for an answer, which `charged.py` writes.
+As JSON, bytes in hexadecimal; but for an answer, which `charged.py` writes. In files of version 1 answers
+were JSON as well, of another kind: they are read as they are, since no link of a chain may change.
 """
 
 import json
@@ -72,7 +73,7 @@ def write_change(change: Change) -> tuple[str, bytes]:
     ('doubted', b'{"doubt":"old"}')
     """
     if isinstance(change, Charged):
-        return "charged", write_charged(change)
+        return "answered", write_charged(change)
     return type(change).__name__.lower(), _ENCODER.encode(_fields(change)).encode()
 
 
@@ -82,7 +83,7 @@ def read_change(kind: str, body: bytes) -> Change:
     Raises:
         ValueError: it is none.
     """
-    if kind == "charged":
+    if kind == "answered":
         return read_charged(body)
     try:
         return _READERS[kind](json.loads(body))
@@ -104,6 +105,29 @@ def _plain(value: Any) -> Any:
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+
+
+def _charged_in_json(fields: Mapping[str, Any]) -> Charged:
+    """An answer in a file of version 1."""
+    held: dict[str, Any] = {
+        name: bytes.fromhex(fields[name])
+        for name in ("study_hash", "round_hash", "definition", "report_id", "report_digest")
+    }
+    return Charged(
+        **held,
+        number=int(fields["number"]),
+        charge=int(fields["charge"]),
+        wanted=int(fields["wanted"]),
+        given=bool(fields["given"]),
+        shrunk=bool(fields["shrunk"]),
+        refused=bool(fields["refused"]),
+        covered=bool(fields["covered"]),
+        change=None if fields["change"] is None else int(fields["change"]),
+        planned=int(fields["planned"]),
+        held=int(fields["held"]),
+        at_unix_ms=int(fields["at_unix_ms"]),
+        note=str(fields["note"]),
+    )
 
 
 def _forgot(fields: Mapping[str, Any]) -> Forgot:
@@ -154,6 +178,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Change]] = {
         doubt=str(fields["doubt"]),
     ),
     "agreed": lambda fields: Agreed(definition=bytes.fromhex(fields["definition"])),
+    "charged": _charged_in_json,
     "dropped": lambda fields: Dropped(
         report_id=bytes.fromhex(fields["report_id"]), how=Settled(fields["how"])
     ),
