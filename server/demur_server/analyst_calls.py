@@ -103,6 +103,20 @@ async def last_count(
     return query, Release.of(found.release)
 
 
+async def counted_features(
+    stub: "analyst_pb2_grpc.AnalystAsyncStub", study: Defined[Study], *, metadata: Metadata
+) -> tuple[str, ...]:
+    """The features that a study has running counts of, each once and the last one first."""
+    request = analyst_pb2.ListRoundsRequest(study_hash=study.hash)
+    names: dict[str, None] = {}
+    async with calling(PEER):
+        async for response in stub.ListRounds(request, timeout=CALL_S, metadata=metadata):
+            query = read_round(response.definition, study=study).value.query
+            if isinstance(query, Prefix):
+                names[query.feature.name] = None
+    return tuple(names)
+
+
 async def close_round(
     target: str,
     round_hash: bytes,

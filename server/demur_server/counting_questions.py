@@ -14,7 +14,7 @@ from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature, Prefix, Round
 from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
-from demur_server.analyst_calls import check_waiting, last_count
+from demur_server.analyst_calls import check_waiting, counted_features, last_count
 
 if TYPE_CHECKING:
     from demur_proto.v1 import analyst_pb2_grpc
@@ -62,6 +62,14 @@ class CountingQuestions(ABC):
                 "it; begin another count (demur ask --anew)"
             )
         return replace(query, segment=query.segment.following(release.number))
+
+    async def counted(self) -> tuple[str, ...]:
+        """The features that the study has running counts of, each once and the last one first.
+
+        Raises:
+            DemurError: the collector refuses, or went away.
+        """
+        return await counted_features(self._stub, self.study, metadata=self._metadata)
 
     async def open_prefix(
         self,

@@ -64,13 +64,16 @@ async def ask_running(
     """Ask the next round of a feature's running count, or the first one.
 
     Raises:
-        ParameterError: the count says something else.
+        ParameterError: the count says something else, or it is another feature that is counted.
         StateError: its last round is open, or nothing can go on with it.
         DemurError: as `Analyst.ask_prefix`.
     """
     going = None if given.get("anew") else await analyst.next_of(feature.name)
     study = analyst.study.value
     if going is None:
+        if not given.get("anew") and (known := await analyst.counted()):
+            expected = f"{' or '.join(known)}, which this study counts; --anew begins another count"
+            raise ParameterError("question", feature.name, expected)
         segment = Segment(
             horizon=_first_horizon(given, study.horizon),
             cohort=given.get("cohort", study.minimum_cohort),

@@ -251,6 +251,11 @@ async def test_a_running_count_goes_on_by_itself_in_segments_twice_as_long(
 
         with pytest.raises(ParameterError, match="--bound must be 1, as the count says; --anew be"):
             await asked_now(bound=2)
+        mistyped = Feature(name="onlin")
+        with pytest.raises(
+            ParameterError, match=r"^question must be online, which this study coun"
+        ):
+            await ask_running(analyst, mistyped, {}, reports=0, timeout_s=DEADLINE_S)
         withheld = await asked_now()
         with pytest.raises(StateError, match=r"^round 3 of the running count was withheld"):
             await asked_now()
