@@ -184,7 +184,10 @@ def over_windows(windows: Sequence[Sequence[Study]], *, stay: int, delta: float)
     samplers = sum(sorted(needs, reverse=True)[:stay])
     left = delta - samplers
     if not left > delta / 2:
-        expected = f"above {2 * samplers:g}, for what samplers may need over {stay} windows"
+        expected = (
+            f"above {2 * samplers:g}, for what samplers may need over {stay} windows at their epsilon "
+            f"of {most:.3g}; let each window promise less, or have fewer"
+        )
         raise ParameterError("delta", delta, expected)
     return OverWindows(
         windows=stay,
