@@ -166,7 +166,7 @@ def test_a_device_that_is_killed_in_the_middle_of_a_segment_goes_on_exactly(quic
 
 @pytest.mark.long
 def test_device_running_counts_killed_at_every_step_go_on_exactly(quick: Path) -> None:
-    assert check_killed(quick, stride=1) >= 90
+    assert check_killed(quick, stride=1) >= 60
 
 
 def test_after_a_restart_a_segment_refuses_what_does_not_follow(quick: Path) -> None:
