@@ -83,13 +83,16 @@ def write_files(
 
 
 def of_windows(folder: Path, *, after: int) -> list[str]:
-    """Files that a run left in folders of windows, of those with a number above `after`."""
-    found: list[str] = []
-    for inside in folder.glob("window-*"):
-        number = inside.name.removeprefix("window-")
-        if number.isdecimal() and int(number) > after:
-            found += [f"{inside.name}/{name}" for name in OF_A_RUN]
-    return found
+    """Files that a run left in folders of windows, of those with a number above `after`.
+
+    Only what its `summary.json` counts: another folder of such a name may be somebody's own.
+    """
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        windows = len(summary["windows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [f"window-{each}/{name}" for each in range(after + 1, windows + 1) for name in OF_A_RUN]
 
 
 def _leave_out(path: Path) -> None:

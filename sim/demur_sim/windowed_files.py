@@ -28,6 +28,7 @@ def save_windows(result: WindowedResult, folder: Path) -> None:
     Raises:
         DataError: a file cannot be written.
     """
+    gone = [BESIDE, "study.json", *of_windows(folder, after=len(result.results))]
     (folder / "summary.json").unlink(missing_ok=True)
     for number, part in enumerate(result.results, start=1):
         save(part, window_folder(folder, number))
@@ -38,7 +39,7 @@ def save_windows(result: WindowedResult, folder: Path) -> None:
             "summary.json": lambda path: write_json(result.summary(), path),
         },
         folder,
-        gone=[BESIDE, "study.json", *of_windows(folder, after=len(result.results))],
+        gone=gone,
     )
 
 

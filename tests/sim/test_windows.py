@@ -233,7 +233,11 @@ def test_a_run_with_fewer_windows_leaves_none_of_an_earlier_one(tmp_path: Path) 
     assert {path.name for path in (tmp_path / "window-3").iterdir()} == {"notes.txt"}
     (tmp_path / "window-3" / "notes.txt").unlink()
     (tmp_path / "window-3").rmdir()
-    assert run() == above | {"study.json"}
+    own = tmp_path / "window-91"  # of a run that somebody made here by itself
+    own.mkdir()
+    (own / "summary.json").write_text("{}")
+    assert run() == above | {"study.json", "window-91"}
+    assert [path.name for path in own.iterdir()] == ["summary.json"]
 
 
 def test_a_window_longer_than_the_run_is_one_clear_line(
