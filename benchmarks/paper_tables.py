@@ -11,9 +11,10 @@ Needs the extra torch, and uses a GPU where torch sees one. A run that was stopp
 when it is started again; one that has ended is not run again. The table holds all that has ended.
 
 Source: Feldman & Zrnic 2021, arXiv:2008.11193, section 5 and appendix, for the settings called tuned.
-Those of the other two were not at hand and are chosen here, with the same ρ = k/(2σ²): twice the clip,
-or half the σ and so a quarter of the steps. How many steps a run with filtering takes is chosen here too;
-of the tuned settings after a look at one curve, which docs/training.md shows.
+Those of the other two were not at hand and are chosen here, with the same ρ = k/(2σ²): four times the
+clip and a quarter of the rate, so that a step is as noisy as before and goes a quarter of the way; or
+half the σ and so a quarter of the steps. How many steps a run with filtering takes is chosen here too.
+What was looked at before is told in docs/training.md.
 """
 
 import argparse
@@ -116,7 +117,7 @@ def cells() -> Iterator[Cell]:
     ):
         for setting, less_noise, more_clip, longer in (
             ("tuned", 1, 1, Fraction(5, 4)),
-            ("clip", 1, 2, Fraction(4)),
+            ("clip", 1, 4, Fraction(2)),
             ("noise", 2, 1, Fraction(8)),
         ):
             fits = fitting // less_noise**2
@@ -127,7 +128,7 @@ def cells() -> Iterator[Cell]:
                     filtering=filtering,
                     sigma=sigma / less_noise,
                     clip=clip * more_clip,
-                    rate=rate,
+                    rate=rate / more_clip,
                     fitting=fits,
                     steps=int(fits * longer) if filtering else fits,
                     paper=PAPER.get((epsilon, setting, filtering)),
