@@ -69,6 +69,20 @@ class Cell:
         return f"{self.epsilon:g}/{self.setting}/{'with' if self.filtering else 'without'}"
 
     @property
+    def shared_name(self) -> str:
+        """Of what both runs of a pair share until a budget binds, with all that it follows from."""
+        return (
+            f"{self.epsilon:g}-{self.setting}-sigma{self.sigma:g}-clip{self.clip:g}"
+            f"-rate{self.rate:g}-k{self.fitting}"
+        )
+
+    @property
+    def file_name(self) -> str:
+        """Of its files: other settings have others, so that no run goes on from theirs."""
+        filtering = "with" if self.filtering else "without"
+        return f"{self.shared_name}-{filtering}-steps{self.steps}"
+
+    @property
     def simple_epsilon(self) -> float:
         """ε by the paper's conversion, ρ + 2√(ρ ln(1/δ)), at δ = 10⁻⁵; rounded."""
         rho = self.fitting / (2 * self.sigma**2)
@@ -143,7 +157,7 @@ class Run:
         self.seed = seed
         self.threads = threads
         self._people = people
-        self._name = f"{cell.name.replace('/', '-')}-{seed}"
+        self._name = f"{cell.file_name}-seed{seed}"
 
     @property
     def result(self) -> Path:
@@ -156,8 +170,7 @@ class Run:
 
         Until k − 1 full answers are paid for no budget binds, and both have the same θ, bit for bit.
         """
-        name = f"{self.cell.epsilon:g}-{self.cell.setting}-common-{self.seed}"
-        return OUT / f"{name}.npz"
+        return OUT / f"{self.cell.shared_name}-seed{self.seed}.npz"
 
     def train(self, test: Labelled, *, until: int | None = None, quiet: bool = False) -> None:
         """Train, to the end or until a step, and write the result at the end."""
@@ -253,13 +266,13 @@ def _replace(
 def table() -> str:
     """All that has ended, in Markdown, the paper's numbers beside ours."""
     lines = [
-        "| ε | zCDP, simple | zCDP, improved | setting | filtering | σ | C | k | steps | paper, % | "
-        + "here, % | seeds |",
-        "|---" * 12 + "|",
+        "| ε | zCDP, simple | zCDP, improved | setting | filtering | σ | C | η | k | steps "
+        + "| paper, % | here, % | seeds |",
+        "|---" * 13 + "|",
     ]
     for cell in cells():
-        name = cell.name.replace("/", "-")
-        rows = [json.loads(path.read_text()) for path in sorted(OUT.glob(f"{name}-*.json"))]
+        paths = sorted(OUT.glob(f"{cell.file_name}-seed*.json"))
+        rows = [json.loads(path.read_text()) for path in paths]
         ours = [100 * row["accuracy"] for row in rows]
         spread = f" ± {np.std(ours, ddof=1):.2f}" if len(ours) > 1 else ""
         here = f"{np.mean(ours):.2f}{spread}" if ours else "not run"
@@ -268,7 +281,7 @@ def table() -> str:
         lines.append(
             f"| {cell.epsilon:g} | {cell.simple_epsilon:.4f} | {cell.study(60_000).epsilon:.4f} "
             f"| {cell.setting} | {'with' if cell.filtering else 'without'} | {cell.sigma:g} "
-            f"| {cell.clip:g} | {cell.fitting} | {cell.steps} | {paper} | {here} | {seeds} |"
+            f"| {cell.clip:g} | {cell.rate:g} | {cell.fitting} | {cell.steps} | {paper} | {here} | {seeds} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +71,27 @@ def test_every_budget_holds_exactly_as_many_full_answers_as_it_says(tables: Modu
         assert price.limit // price.full == cell.fitting
         assert study.policy is (Policy.CLIP if cell.filtering else Policy.RETIRE)
         assert (cell.steps > cell.fitting) is cell.filtering
+
+
+def test_a_run_under_other_settings_is_in_no_table_and_no_run_goes_on_from_it(
+    tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "OUT", tmp_path)
+    cell = next(one for one in tables.cells() if one.name == "0.3/clip/with")
+    mine = tables.Run(cell, 1, people=None, threads=1)
+    row = json.dumps({"accuracy": 0.5, "seed": 1})
+    for name in ("sigma", "clip", "rate", "fitting"):
+        other = replace(cell, **{name: getattr(cell, name) * 2})
+        his = tables.Run(other, 1, people=None, threads=1)
+        assert his.common != mine.common
+        his.result.write_text(row)
+    tables.Run(replace(cell, steps=7), 1, people=None, threads=1).result.write_text(row)
+
+    assert "50.00" not in tables.table()
+
+    mine.result.write_text(row)
+
+    assert tables.table().count("50.00") == 1
 
 
 def test_a_wrong_cell_is_told_in_one_line(
