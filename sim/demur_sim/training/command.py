@@ -30,7 +30,11 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         description="Train a model: one noisy sum of gradients a step, from every simulated device.",
     )
     add_run_options(
-        command, made="model", override="optimiser.rate=2", kept="results and checkpoints"
+        command,
+        made="model",
+        override="optimiser.rate=2",
+        kept="results and checkpoints",
+        fidelities=("cohort", "processes"),
     )
     command.add_argument(
         "--resume", action="store_true", help="go on from the checkpoint in that folder"

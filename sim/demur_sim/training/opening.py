@@ -37,7 +37,10 @@ class How:
     collector_port: int = 0  #: of processes; 0: a free one
 
     def check(self, scenario: TrainingScenario) -> None:
-        """Refuse what processes cannot do."""
+        """Refuse what no training can do, and what processes cannot."""
+        if self.fidelity is Fidelity.DEVICE:
+            expected = f"{Fidelity.COHORT} or {Fidelity.PROCESSES}, in a training"
+            raise ParameterError("fidelity", str(self.fidelity), expected)
         if self.fidelity is not Fidelity.PROCESSES:
             return
         if scenario.arithmetic is not Arithmetic.GRID:
