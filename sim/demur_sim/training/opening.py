@@ -22,6 +22,8 @@ from demur_sim.training.scenario import TrainingScenario
 from demur_sim.training.scenario_parts import Algorithm, Arithmetic, Net
 from demur_sim.training.source import CohortSource, ProcessSource, TrainingSource
 
+FIDELITIES = (Fidelity.COHORT, Fidelity.PROCESSES)  #: at which a training can be
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
@@ -37,10 +39,7 @@ class How:
     collector_port: int = 0  #: of processes; 0: a free one
 
     def check(self, scenario: TrainingScenario) -> None:
-        """Refuse what no training can do, and what processes cannot."""
-        if self.fidelity is Fidelity.DEVICE:
-            expected = f"{Fidelity.COHORT} or {Fidelity.PROCESSES}, in a training"
-            raise ParameterError("fidelity", str(self.fidelity), expected)
+        """Refuse what processes cannot do."""
         if self.fidelity is not Fidelity.PROCESSES:
             return
         if scenario.arithmetic is not Arithmetic.GRID:
