@@ -14,8 +14,20 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
+FIDELITIES = {
+    "cohort": "arrays in one process",
+    "processes": "real processes over gRPC",
+    "device": "one for each device",
+}
+
+
 def add_run_options(
-    command: argparse.ArgumentParser, *, made: str, override: str, kept: str
+    command: argparse.ArgumentParser,
+    *,
+    made: str,
+    override: str,
+    kept: str,
+    fidelities: Sequence[str] = tuple(FIDELITIES),
 ) -> None:
     """Add the options of a run.
 
@@ -24,16 +36,19 @@ def add_run_options(
         made: what the same seed makes again.
         override: an example of a key and its value.
         kept: what goes into the folder.
+        fidelities: at which it can be; `cohort` first.
     """
+    *others, last = (FIDELITIES[name] for name in fidelities)
+    real = " or ".join(fidelities[1:])
     command.add_argument(
         "scenario", nargs="?", help="name of a shipped scenario, or path of a TOML file"
     )
     command.add_argument("--list", action="store_true", help="list the shipped scenarios")
     command.add_argument(
         "--fidelity",
-        choices=["cohort", "processes", "device"],
+        choices=fidelities,
         default="cohort",
-        help="arrays in one process, real processes over gRPC, or one for each device (default: cohort)",
+        help=f"{', '.join(others)}, or {last} (default: cohort)",
     )
     command.add_argument(
         "--workers",
@@ -49,8 +64,9 @@ def add_run_options(
         type=int,
         default=0,
         metavar="P",
-        help="port of the collector, with --fidelity processes or device (default: a free one)",
+        help=f"port of the collector, with --fidelity {real} (default: a free one)",
     )
+    command.set_defaults(with_a_port=real)
     add_result_options(
         command,
         override=override,
@@ -104,7 +120,7 @@ def check_run(options: argparse.Namespace) -> None:
     if options.scenario is None:
         options.usage_error("which scenario? (--list shows those that are shipped)")
     if options.port and options.fidelity == "cohort":
-        options.usage_error("--port needs --fidelity processes or device")
+        options.usage_error(f"--port needs --fidelity {options.with_a_port}")
 
 
 def check_drawing() -> None:

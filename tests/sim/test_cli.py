@@ -183,6 +183,8 @@ def test_a_scenario_of_ones_own_runs_from_its_file(tmp_path: Path, capsys: Captu
             "port must be.* got 70000",
         ),
         (("simulate", "cdnow", "--port", "5000"), "--port needs --fidelity processes or device"),
+        (("train", "digits", "--port", "5000"), "--port needs --fidelity processes "),
+        (("train", "digits", "--fidelity", "device"), "device.*from 'cohort', 'processes'"),
         (("simulate", "cdnow", "--set", "epsilon"), "key=value"),
         (("simulate", "cdnow", "--set", "epsylon=1"), r"epsilon\?.*'epsylon'"),
         (("simulate", "cdnow", "--set", "epsilon=0"), "epsilon.*> 0, got 0"),

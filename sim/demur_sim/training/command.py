@@ -17,6 +17,7 @@ from demur_sim.run_options import (
 )
 from demur_sim.training.files import CHECKPOINT, save_training
 from demur_sim.training.keeping import Progress
+from demur_sim.training.opening import FIDELITIES
 from demur_sim.training.report import report
 from demur_sim.training.run import run_training
 from demur_sim.training.scenario import list_training_scenarios, load_training
@@ -30,7 +31,11 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         description="Train a model: one noisy sum of gradients a step, from every simulated device.",
     )
     add_run_options(
-        command, made="model", override="optimiser.rate=2", kept="results and checkpoints"
+        command,
+        made="model",
+        override="optimiser.rate=2",
+        kept="results and checkpoints",
+        fidelities=[str(each) for each in FIDELITIES],
     )
     command.add_argument(
         "--resume", action="store_true", help="go on from the checkpoint in that folder"

@@ -22,6 +22,8 @@ from demur_sim.training.scenario import TrainingScenario
 from demur_sim.training.scenario_parts import Algorithm, Arithmetic, Net
 from demur_sim.training.source import CohortSource, ProcessSource, TrainingSource
 
+FIDELITIES = (Fidelity.COHORT, Fidelity.PROCESSES)  #: at which a training can be
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:

@@ -23,7 +23,7 @@ from demur_sim.simulation import hands
 from demur_sim.training.design import design
 from demur_sim.training.error_counts import overspent
 from demur_sim.training.keeping import Progress, Run
-from demur_sim.training.opening import How, halts_of, open_errors, open_source
+from demur_sim.training.opening import FIDELITIES, How, halts_of, open_errors, open_source
 from demur_sim.training.people import task_of
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.scenario import TrainingScenario
@@ -96,8 +96,8 @@ async def train_scenario(
     began = time.monotonic()
     check_integer("seed", seed, 0)
     check_integer("collector_port", collector_port, 0, 65535)
-    if fidelity not in list(Fidelity):
-        raise ParameterError("fidelity", fidelity, " or ".join(Fidelity))
+    if fidelity not in FIDELITIES:
+        raise ParameterError("fidelity", fidelity, f"{' or '.join(FIDELITIES)}, in a training")
     how = How(
         seed=seed,
         fidelity=Fidelity(fidelity),

@@ -7,6 +7,7 @@ from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
 from demur_proto.models.definition import check_module_path
 from demur_server.training.optimisers import MOST_STEPS, check_share
+from demur_sim.datasets.dealing import LARGEST_ALPHA, LEAST_ALPHA
 from demur_sim.populations import MOST_DEVICES
 
 DIGITS, MNIST = "digits", "mnist"  #: data with a name
@@ -85,8 +86,11 @@ class Source:
         check_integer("data.per_person", self.per_person, 1, MOST_DEVICES)
         check_integer("data.held_out", self.held_out, 0, MOST_DEVICES)
         check_integer("data.seed", self.seed, 0)
-        if self.alpha != 0:
-            check_positive("data.alpha", self.alpha)
+        if type(self.alpha) not in (int, float) or not (
+            self.alpha == 0 or LEAST_ALPHA <= self.alpha <= LARGEST_ALPHA
+        ):
+            expected = f"0, or from {LEAST_ALPHA:g} to {LARGEST_ALPHA:g}"
+            raise ParameterError("data.alpha", self.alpha, expected)
         self._check_files()
 
     @property
@@ -142,8 +146,11 @@ class Learner:
         elif self.module is not None:
             expected = "left out, or given with model.architecture = module"
             raise ParameterError("model.module", self.module, expected)
-        least = 1 if self.architecture is Net.HIDDEN_LAYER else 0
-        check_integer("model.hidden", self.hidden, least, (1 << 18) if least else 0)
+        if self.architecture is Net.HIDDEN_LAYER:
+            check_integer("model.hidden", self.hidden, 1, 1 << 18)
+        elif self.hidden != 0:
+            expected = "left out, or given with model.architecture = hidden_layer"
+            raise ParameterError("model.hidden", self.hidden, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

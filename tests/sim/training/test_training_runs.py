@@ -404,6 +404,11 @@ async def test_what_processes_cannot_do_is_said_first(
         await trained(replace(SMALL, **changes), fidelity="processes")
 
 
+async def test_no_training_calls_itself_one_of_single_devices() -> None:
+    with pytest.raises(ParameterError, match="fidelity must be cohort or processes, in a training"):
+        await trained(SMALL, fidelity="device")
+
+
 async def test_more_counts_than_a_running_count_has_rounds_are_refused_by_the_key_to_change() -> (
     None
 ):
