@@ -31,7 +31,17 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         help="run a scenario on a simulated population",
         description="Run a scenario: one question a period, put to every simulated device.",
     )
-    add_run_options(command, made="releases", override="epsilon=0.5", kept="results")
+    add_run_options(
+        command,
+        fidelities={
+            "cohort": "arrays in one process",
+            "processes": "real processes over gRPC",
+            "device": "one for each device",
+        },
+        made="releases",
+        override="epsilon=0.5",
+        kept="results",
+    )
     command.add_argument(
         "--beside",
         metavar="NAMES",

@@ -5,7 +5,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
 
 
 def add_run_options(
-    command: argparse.ArgumentParser, *, made: str, override: str, kept: str
+    command: argparse.ArgumentParser,
+    *,
+    fidelities: Mapping[str, str],
+    made: str,
+    override: str,
+    kept: str,
 ) -> None:
     """Add the options of a run.
 
     Args:
         command: to which.
+        fidelities: those that it has, with what each is; the first is the default.
         made: what the same seed makes again.
         override: an example of a key and its value.
         kept: what goes into the folder.
@@ -29,11 +35,14 @@ def add_run_options(
         "scenario", nargs="?", help="name of a shipped scenario, or path of a TOML file"
     )
     command.add_argument("--list", action="store_true", help="list the shipped scenarios")
+    names = list(fidelities)
+    real = " or ".join(names[1:])
+    command.set_defaults(real=real)
     command.add_argument(
         "--fidelity",
-        choices=["cohort", "processes", "device"],
-        default="cohort",
-        help="arrays in one process, real processes over gRPC, or one for each device (default: cohort)",
+        choices=names,
+        default=names[0],
+        help=f"{' or '.join(fidelities.values())} (default: {names[0]})",
     )
     command.add_argument(
         "--workers",
@@ -49,7 +58,7 @@ def add_run_options(
         type=int,
         default=0,
         metavar="P",
-        help="port of the collector, with --fidelity processes or device (default: a free one)",
+        help=f"port of the collector, with --fidelity {real} (default: a free one)",
     )
     add_result_options(
         command,
@@ -104,7 +113,7 @@ def check_run(options: argparse.Namespace) -> None:
     if options.scenario is None:
         options.usage_error("which scenario? (--list shows those that are shipped)")
     if options.port and options.fidelity == "cohort":
-        options.usage_error("--port needs --fidelity processes or device")
+        options.usage_error(f"--port needs --fidelity {options.real}")
 
 
 def check_drawing() -> None:

@@ -30,7 +30,14 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         description="Train a model: one noisy sum of gradients a step, from every simulated device.",
     )
     add_run_options(
-        command, made="model", override="optimiser.rate=2", kept="results and checkpoints"
+        command,
+        fidelities={
+            "cohort": "arrays in one process",
+            "processes": "real processes over gRPC",
+        },
+        made="model",
+        override="optimiser.rate=2",
+        kept="results and checkpoints",
     )
     command.add_argument(
         "--resume", action="store_true", help="go on from the checkpoint in that folder"
