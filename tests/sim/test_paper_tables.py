@@ -72,6 +72,11 @@ def test_every_budget_holds_exactly_as_many_full_answers_as_it_says(tables: Modu
         assert (cell.steps > cell.fitting) is cell.filtering
 
 
+def test_a_promise_says_that_tuning_is_no_part_of_it(tables: ModuleType) -> None:
+    for cell in tables.cells():
+        assert "is not part of the promise" in tables.statement(cell.study(60_000))
+
+
 def test_a_wrong_cell_is_told_in_one_line(
     tables: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
