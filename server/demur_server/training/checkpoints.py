@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from demur_proto.arrays import DAMAGE
-from demur_proto.errors import DataError, ParameterError, StateError
+from demur_proto.errors import DataError, StateError
 from demur_server.training.stopping import Count
 from demur_server.training.trainer import TrainingState
 
 FORM = 1  #: of the file; another one is refused
 Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,7 +98,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         settings = {str(key): str(value) for key, value in about["settings"].items()}
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (*DAMAGE, KeyError, TypeError, AttributeError, ParameterError) as error:
+    except _DAMAGE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: expected a whole checkpoint, found other bytes") from None
