@@ -114,6 +114,7 @@ async def train_scenario(
         **scenario.settings(),
         "seed": str(seed),
         "examples and their owners": task.data_sha256[:16],
+        "examples to test on": task.tests_sha256[:16],
         "study": designed.study.hash.hex()[:16],
     }
     state, kept = start(settings, theta), None

@@ -7,6 +7,7 @@ from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import ParameterError
 from demur_proto.models.definition import check_module_path
 from demur_server.training.optimisers import MOST_STEPS, check_share
+from demur_sim.datasets.dealing import LARGEST_ALPHA, LEAST_ALPHA
 from demur_sim.populations import MOST_DEVICES
 
 DIGITS, MNIST = "digits", "mnist"  #: data with a name
@@ -87,6 +88,9 @@ class Source:
         check_integer("data.seed", self.seed, 0)
         if self.alpha != 0:
             check_positive("data.alpha", self.alpha)
+            if not LEAST_ALPHA <= self.alpha <= LARGEST_ALPHA:
+                expected = f"0, or from {LEAST_ALPHA:g} to {LARGEST_ALPHA:g}"
+                raise ParameterError("data.alpha", self.alpha, expected)
         self._check_files()
 
     @property

@@ -1,19 +1,23 @@
 """What a training refuses or says plainly, each in one line."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from demur_proto.errors import DataError, ParameterError
+from demur_proto.errors import DataError, ParameterError, StateError
 from demur_server.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from demur_server.training.trainer import TrainingState
+from demur_sim.cli import main
+from demur_sim.torch_models import made
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.run import run_training
-from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import Counts, Source
+from demur_sim.training.scenario import TrainingScenario, load_training
+from demur_sim.training.scenario_parts import Arithmetic, Counts, Source
 
 FEW = TrainingScenario(
     name="few",
@@ -100,7 +104,7 @@ def test_no_training_claims_a_process_for_each_device(changes: dict[str, Any]) -
 
 
 def test_a_name_cuts_nothing_off_a_statement_in_floats() -> None:
-    named = replace(COUNTED, name="a Noise: b", arithmetic="float")
+    named = replace(COUNTED, name="a Noise: b", arithmetic=Arithmetic.FLOAT)
 
     said = run_training(named, workers=1).statement
 
@@ -114,8 +118,96 @@ def test_a_name_cuts_nothing_off_a_statement_in_floats() -> None:
 
 
 def test_a_statement_in_floats_says_that_counts_are_none() -> None:
-    floats = replace(COUNTED, arithmetic="float")
+    floats = replace(COUNTED, arithmetic=Arithmetic.FLOAT)
 
     assert "Counts beside the gradients are integers" in run_training(floats, workers=1).statement
     without = run_training(replace(floats, counts=Counts()), workers=1).statement
     assert "Counts beside" not in without
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("clip=1e-300", r"clip in --set must be from 1e-250 to 1e\+250, got 1e-300"),
+        ("clip=1e300", r"clip in --set must be from 1e-250 to 1e\+250"),
+        ("data.alpha=1e-300", r"data\.alpha in --set must be 0, or from 1e-06 to 1e\+06"),
+    ],
+)
+def test_a_key_beyond_what_there_is_a_grid_or_a_law_for_is_named(override: str, said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        load_training("digits", overrides=[override])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    [
+        (replace(FEW, arithmetic=Arithmetic.FLOAT, clip=1e-160), "clip must be nearer to 1"),
+        (replace(COUNTED, epsilon=1e-9), "epsilon must be more at delta 1e-05, so that 0.1 of it"),
+        (
+            replace(FEW, counts=Counts(every=1, errors=1e-30)),
+            "so that 1e-30 of it, the share of one study, has",
+        ),
+    ],
+    ids=["clip", "epsilon", "errors"],
+)
+def test_what_does_not_fit_is_told_by_a_key_that_there_is(
+    scenario: TrainingScenario, said: str
+) -> None:
+    with pytest.raises(ParameterError, match=said):
+        run_training(scenario, workers=1)
+
+
+def an_archive(path: Path, *, white: float) -> str:
+    images, labels = np.full((4, 2, 2), white), np.array([0, 1, 0, 1])
+    np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    return str(path)
+
+
+def test_examples_to_test_on_that_overflow_a_feature_map_are_refused(tmp_path: Path) -> None:
+    source = Source(source=an_archive(tmp_path / "huge.npz", white=1e300))
+
+    with pytest.raises(DataError, match="huge: test: expected examples of finite features"):
+        run_training(replace(FEW, data=source, features={"map": "pixels"}), workers=1)
+
+
+def test_a_run_with_other_examples_to_test_on_does_not_go_on(tmp_path: Path) -> None:
+    kept, file = tmp_path / "x.npz", tmp_path / "data.npz"
+    scenario = replace(
+        FEW, data=Source(source=an_archive(file, white=9)), features={"map": "pixels"}
+    )
+    run_training(scenario, workers=1, checkpoint=kept)
+    with np.load(file) as arrays:
+        np.savez(file, **{**arrays, "x_test": arrays["x_test"] + 1})
+
+    with pytest.raises(StateError, match="other settings: examples to test on was"):
+        run_training(scenario, workers=1, checkpoint=kept, resume=True)
+
+
+def test_a_folder_of_an_impossible_name_holds_nothing_to_go_on_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "digits", "--resume", "--out", "x" * 300]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("checkpoint.npz: cannot be read: File name too long")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("1 / 0", r"imported \(ZeroDivisionError: division by zero\)"),
+        ("make = (", r"imported \(SyntaxError: '\(' was never closed"),
+        ("def make(size): ...", r"called without arguments \(TypeError: make\(\) missing 1"),
+        ("def make(): raise ValueError('two\\nlines')", r"arguments \(ValueError: two lines\)"),
+    ],
+)
+def test_what_the_code_of_a_module_raises_is_one_line(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_failing_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "a_failing_module", raising=False)
+    torch = SimpleNamespace(nn=SimpleNamespace(Module=type("Module", (), {})))  # nothing is made
+
+    with pytest.raises(ParameterError, match=said):
+        made(torch, "a_failing_module:make")
