@@ -199,7 +199,7 @@ def _features(given: Mapping[str, Any]) -> dict[str, Any]:
     if not given:
         return {}
     name = given.get("map")
-    if name not in FEATURES:
+    if not isinstance(name, str) or name not in FEATURES:
         raise ParameterError("features.map", name, " or ".join(FEATURES))
     known = {"map", *(item.name for item in fields(FEATURES[name]))} - {"height", "width"}
     for key in given:

@@ -211,3 +211,9 @@ def test_what_the_code_of_a_module_raises_is_one_line(
 
     with pytest.raises(ParameterError, match=said):
         made(torch, "a_failing_module:make")
+
+
+@pytest.mark.parametrize("name", [5, ["pixels"], {"pixels": 1}, None])
+def test_what_is_no_name_of_a_feature_map_is_refused(name: Any) -> None:
+    with pytest.raises(ParameterError, match=r"features\.map must be pixels or "):
+        replace(FEW, features={"map": name})
