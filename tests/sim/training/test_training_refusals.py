@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DataError, ParameterError, StateError
+from demur_proto.study import View
 from demur_server.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from demur_server.training.trainer import TrainingState
 from demur_sim.cli import main
 from demur_sim.torch_models import made
+from demur_sim.training.plots import draw
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.run import run_training
 from demur_sim.training.scenario import TrainingScenario, load_training
@@ -217,3 +219,18 @@ def test_what_the_code_of_a_module_raises_is_one_line(
 def test_what_is_no_name_of_a_feature_map_is_refused(name: Any) -> None:
     with pytest.raises(ParameterError, match=r"features\.map must be pixels or "):
         replace(FEW, features={"map": name})
+
+
+def test_a_title_with_dollars_is_drawn_as_it_is(tmp_path: Path) -> None:
+    result = run_training(replace(FEW, title=r"$\frac$ of a dollar"), workers=1)
+
+    draw(result, tmp_path / "plot.png")
+
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_noise_that_fits_no_word_is_told_by_the_promise_that_needs_it() -> None:
+    scenario = replace(FEW, epsilon=1e-9, delta=1e-20, view=View.LOCAL, budget=1 << 30)
+
+    with pytest.raises(ParameterError, match="epsilon of few must be more: words of its noise"):
+        run_training(scenario, workers=1)
