@@ -219,4 +219,7 @@ def _mechanism(
             on_grid=on_grid,
         )
     except ParameterError as error:
+        if error.name == "grid_exponent":
+            expected = "more: words of its noise would not fit 64 bits"
+            raise ParameterError(f"epsilon of {study.name}", study.epsilon, expected) from None
         raise ParameterError(f"{error.name} of {study.name}", error.value, error.expected) from None
