@@ -1,5 +1,7 @@
 """Names for the arrays that cross module borders."""
 
+import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,15 @@ Values = np.ndarray[tuple[int, int], np.dtype[np.float64]]  # shape [n, d], data
 Vector = np.ndarray[tuple[int], np.dtype[np.float64]]  # shape [d], data units
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]  # shape [n]
 Bits = np.ndarray[tuple[int], np.dtype[np.uint64]]  # shape [n], uniform words
+
+DAMAGE: tuple[type[Exception], ...] = (
+    *(ValueError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(RuntimeError, OverflowError, MemoryError),
+)
+"""What NumPy raises of an archive that holds other bytes than were written.
+
+The last three come of a few bytes that claim encryption, a compression nobody has, or a size.
+"""
 
 
 def fixed_integers(values: npt.ArrayLike) -> Integers:

@@ -54,7 +54,7 @@ class FloatPrice:
         full = self.budget_units // k if k else math.ceil(self.budget_units / answers)
         scale = full / Fraction(self.clip) ** 2
         if not 2.0**-900 <= scale <= 2.0**900:
-            raise ParameterError("budget_norm", "another size", "nearer to the squared clip")
+            raise ParameterError("clip", self.clip, "nearer to 1, so that a float holds its square")
         object.__setattr__(self, "full", min(full, self.budget_units + 1))
         object.__setattr__(self, "limit", min(int(full * answers), self.budget_units))
         object.__setattr__(self, "_scale", float(scale))

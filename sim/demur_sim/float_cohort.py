@@ -215,5 +215,14 @@ class FloatCohort:
 
 def float_statement(study: Study) -> str:
     """The study's guarantee, in words, as far as floats can keep it."""
-    promised = guarantee_of(study, per_report_mu=math.inf).statement
-    return f"In real arithmetic: {promised.split(' Noise: ')[0]} {FLOAT_ARITHMETIC}"
+    return in_real_arithmetic(guarantee_of(study, per_report_mu=math.inf).statement)
+
+
+def in_real_arithmetic(statement: str) -> str:
+    """A printed statement, with the noise of floats in place of the noise of devices.
+
+    >>> in_real_arithmetic("Promised. Noise: exact.").partition(" Arithmetic: ")[0]
+    'In real arithmetic: Promised.'
+    """
+    promised = statement.rpartition(" Noise: ")[0]  # the last: a study may be called like that
+    return f"In real arithmetic: {promised} {FLOAT_ARITHMETIC}"

@@ -50,7 +50,7 @@ def draw(result: HistogramResult, path: Path) -> None:
         axes.legend(loc="upper right", fontsize=8, framealpha=0.9)
     above[0].set_ylabel("people per round")
     below[0].set_ylabel("root mean squared error, people")
-    figure.suptitle(heading(result))
+    figure.suptitle(heading(result), parse_math=False)
     figure.savefig(path, dpi=110)
 
 

@@ -42,7 +42,7 @@ def draw(result: LinearResult, path: Path, *, coordinate: int = 0) -> None:
     for axes in rest:
         draw_beside(axes, result, result.beside, scale=1.0)
         _finish(axes, BESIDE_TITLE)
-    figure.suptitle(heading(result))
+    figure.suptitle(heading(result), parse_math=False)
     figure.savefig(path, dpi=110)
 
 

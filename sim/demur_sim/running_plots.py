@@ -42,7 +42,7 @@ def draw(result: RunningResult, path: Path) -> None:
         draw_beside(axes, result, result.beside, scale=1 / result.devices)
         axes.set_ylabel("people who are on")
         _finish(axes, BESIDE_TITLE)
-    figure.suptitle(heading(result))
+    figure.suptitle(heading(result), parse_math=False)
     figure.savefig(path, dpi=110)
 
 

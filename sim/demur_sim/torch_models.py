@@ -152,10 +152,9 @@ class TorchModel:
         weights, blank = self._weights(np.zeros(self.parameters)), np.zeros((1, self.inputs))
         try:
             found = tuple(self._called(weights, self._tensor(blank)).shape)
-        except RuntimeError as error:
-            first = str(error).splitlines()[0]
+        except Exception as error:  # whatever the code of a module raises
             raise ParameterError(
-                "inputs", self.inputs, f"what the module takes ({first})"
+                "inputs", self.inputs, f"what the module takes ({_told(error)})"
             ) from error
         if found != (1, self.classes):
             shown = f"such that one example has the scores {list(found)}"
@@ -256,18 +255,30 @@ def made(torch: Any, path: str) -> Any:
     """A fresh module, as it is in evaluation; importing it runs its code.
 
     Raises:
-        ParameterError: there is no such module.
+        ParameterError: there is no such module, or its own code fails.
     """
     package, name = path.split(":")
     try:
         make = getattr(importlib.import_module(package), name)
-    except (ImportError, AttributeError) as error:
-        raise ParameterError("path", path, f"a module that can be imported ({error})") from error
+    except Exception as error:  # importing runs somebody else's code, and so does a call
+        raise ParameterError(
+            "path", path, f"a module that can be imported ({_told(error)})"
+        ) from error
     kind = torch.nn.Module
-    network = make() if callable(make) and not isinstance(make, kind) else None
+    try:
+        network = make() if callable(make) and not isinstance(make, kind) else None
+    except Exception as error:
+        raise ParameterError(
+            "path", path, f"what can be called without arguments ({_told(error)})"
+        ) from error
     if not isinstance(network, kind):
         raise ParameterError("path", path, "what makes an nn.Module when it is called")
     return network.eval().float().requires_grad_(False)
+
+
+def _told(error: Exception) -> str:
+    """What somebody else's code raised, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _rounded_down(weights: Vector) -> Vector:

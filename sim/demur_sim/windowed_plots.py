@@ -76,7 +76,7 @@ def draw(result: WindowedResult, path: Path) -> None:
             panel.axvline(window.first - 0.5, color=WORST, linewidth=0.8)
         panel.spines[["top", "right"]].set_visible(False)
     (below[-1] if below else axes).set_xlabel("round")
-    figure.suptitle(_heading(result))
+    figure.suptitle(_heading(result), parse_math=False)
     figure.savefig(path, dpi=110)
 
 

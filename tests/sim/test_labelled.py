@@ -139,7 +139,7 @@ def test_an_archive_is_read_under_the_usual_names_or_others(tmp_path: Path) -> N
         ({"x_test": np.ones((1, 3, 3))}, "test must be examples of shape [2, 2] as in train"),
         ({"x_train": np.full((3, 2, 2), np.nan)}, "x_train: expected finite numbers, found"),
         ({"x_train": np.array([{}] * 3)}, "x_train: expected an array of numbers, found other"),
-        ({"x_train": np.array(["a"] * 3)}, "y_train: examples must be numbers of shape"),
+        ({"x_train": np.array(["a"] * 3)}, "x_train: examples must be numbers of shape"),
     ],
 )
 def test_a_malformed_archive_is_one_line(
@@ -204,6 +204,8 @@ def test_idx_files_of_other_numbers_are_read_too(tmp_path: Path, code: int, kind
         (b"\0\0\x08\1\0\0\0\2x", "expected 2 numbers of 1 bytes after the first 8 bytes, found 1"),
         (b"\0\0\x08\1\0\0\0\0x", "expected 0 numbers of 1 bytes after the first 8 bytes, found 1"),
         (b"\0\0\x0e\2" + b"\xff" * 8, "expected 18446744065119617025 numbers of 8 bytes"),
+        (b"\0\0\x08\xff" + b"\0" * 1020, "expected the shape of an array, found 255 dimensions"),
+        (b"\0\0\x08\3\0\0\0\0" + b"\xff" * 8, "expected the shape of an array, found 3 dim"),
         (gzip.compress(b"x" * 99)[:-9], "expected a whole gzip file, found damage"),
     ],
 )

@@ -94,6 +94,11 @@ def test_a_run_under_other_settings_is_in_no_table_and_no_run_goes_on_from_it(
     assert tables.table().count("50.00") == 1
 
 
+def test_a_promise_says_that_tuning_is_no_part_of_it(tables: ModuleType) -> None:
+    for cell in tables.cells():
+        assert "is not part of the promise" in tables.statement(cell.study(60_000))
+
+
 def test_a_wrong_cell_is_told_in_one_line(
     tables: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ Owned = np.ndarray[tuple[int, int], np.dtype[np.int64]]  # shape [g, size], numb
 
 _ROWS_AT_ONCE = 1 << 18  # numbers: a few gradients, so that they stay in the processor's cache
 _ROUNDING = 2.0**-52
+_FAINT = 2.0**-960  # a square that is less may have lost digits, or all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +81,8 @@ def clipped_gradient_sum(
     Returns:
         the sum [d]; the norms [n]; and the norms after clipping [n], min(norm, radius). A norm is
         rounded upwards, never below that of what is added to the sum in real arithmetic, and above
-        it by rounding alone, unless the person's examples nearly cancel each other. Where a squared
+        it by rounding alone, unless the person's examples nearly cancel each other or have slopes
+        below 2^-480, which may count twice. Where a squared
         norm is no finite number nothing is added: the norm is NaN, and 0 after clipping.
 
     Raises:
@@ -121,8 +123,16 @@ def _norms(layers: Sequence[Layer], people: Integers) -> Vector:
     reach: Vector = np.zeros(
         len(sizes)
     )  # sum over examples of the norms of their layers' gradients
+    missed: Vector = np.zeros(len(sizes))
     for layer in layers:
-        single = (squared_lengths(layer.inputs) + 1) * squared_lengths(layer.slopes)
+        inputs, slopes = squared_lengths(layer.inputs) + 1, squared_lengths(layer.slopes)
+        faint = np.flatnonzero(slopes < _FAINT)
+        faint = faint[layer.slopes[faint].any(axis=1)]
+        if faint.size:  # beside long inputs they are no less than other slopes
+            slopes[faint] = 0.0
+            alone = np.sqrt(inputs[faint]) * _lengths(layer.slopes[faint])
+            missed += np.bincount(owner[faint], weights=alone, minlength=len(sizes))
+        single = inputs * slopes
         squares[sizes == 1] += single[people[:-1][sizes == 1]]
         reach += np.bincount(owner, weights=np.sqrt(single), minlength=len(sizes))
     for persons, owned in _groups(layers, people, sizes > 1):
@@ -130,10 +140,19 @@ def _norms(layers: Sequence[Layer], people: Integers) -> Vector:
             squares[persons] += _squares(layer, owned)
     # A sum of d squares is off by d roundings at most. What single examples give is rounded before it
     # is added, so where they cancel, what is left of them is off by some roundings of their size.
-    norms: Vector = np.sqrt(squares) * (1 + _ROUNDING * (_parameters(layers) + 8))
+    upwards = 1 + _ROUNDING * (_parameters(layers) + 8)
+    norms: Vector = np.sqrt(squares) * upwards
     norms += _ROUNDING * (sizes + 8) * reach / np.maximum(sizes, 1)
+    norms += np.nextafter(missed * upwards, 2 * missed) / np.maximum(sizes, 1)
     norms[~np.isfinite(norms * norms)] = np.nan
     return norms
+
+
+def _lengths(rows: Values) -> Vector:
+    """Lengths of rows [n] that are not zero, and whose squares may be; to [n]."""
+    largest = np.abs(rows).max(axis=1)
+    found: Vector = np.sqrt(squared_lengths(rows / largest[:, None])) * largest
+    return found
 
 
 def _squares(layer: Layer, owned: Owned) -> Vector:

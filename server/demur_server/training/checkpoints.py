@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,12 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from demur_proto.errors import DataError, ParameterError, StateError
+from demur_proto.arrays import DAMAGE
+from demur_proto.errors import DataError, StateError
 from demur_server.training.stopping import Count
 from demur_server.training.trainer import TrainingState
 
 FORM = 1  #: of the file; another one is refused
 Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,10 +98,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         settings = {str(key): str(value) for key, value in about["settings"].items()}
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (
-        *(ValueError, KeyError, TypeError, AttributeError, EOFError),
-        *(ParameterError, zipfile.BadZipFile, zlib.error),
-    ) as error:
+    except _DAMAGE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: expected a whole checkpoint, found other bytes") from None

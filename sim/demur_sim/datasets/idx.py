@@ -47,7 +47,11 @@ def read_idx(path: str | Path, *, sha256: str | None = None) -> Array:
             f"{path}: expected {math.prod(shape)} numbers of {kind.itemsize} bytes after the first "
             f"{start} bytes, found {len(content) - start} bytes"
         )
-    array: Array = np.frombuffer(content, dtype=kind, offset=start).reshape(shape)
+    try:
+        array: Array = np.frombuffer(content, dtype=kind, offset=start).reshape(shape)
+    except ValueError:
+        found = f"{dimensions} dimensions of up to {max(shape)}"
+        raise DataError(f"{path}: expected the shape of an array, found {found}") from None
     return array.astype(kind.newbyteorder("="), copy=False)
 
 

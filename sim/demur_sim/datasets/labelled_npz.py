@@ -1,11 +1,10 @@
 """Labelled data from a NumPy archive."""
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
+from demur_proto.arrays import DAMAGE
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.models.base import MOST_CLASSES
 from demur_sim.datasets.labelled import Array, Labelled, LabelledData
@@ -45,13 +44,13 @@ def read_labelled_npz(
             arrays = [_array(path, archive, key) for key in keys]
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: expected a whole NumPy archive, found other bytes") from None
     parts = []
-    pairs = ((arrays[0], arrays[1], train_labels), (arrays[2], arrays[3], test_labels))
-    for examples, labels, key in pairs:
+    for at in (0, 2):
+        (examples, labels), key = arrays[at : at + 2], keys[at + 1]
         if labels.dtype.kind not in "ui" or labels.ndim != 1:
             shown = f"{labels.dtype} of shape {list(labels.shape)}"
             raise DataError(f"{path}: {key}: expected integers of shape [m], got {shown}")
@@ -65,7 +64,8 @@ def read_labelled_npz(
         try:
             parts.append(Labelled.of(examples, labels))
         except ParameterError as error:
-            raise DataError(f"{path}: {key}: {error}") from None
+            where = keys[at] if error.name == "examples" else key
+            raise DataError(f"{path}: {where}: {error}") from None
     try:
         return LabelledData.of(Path(path).stem, *parts)
     except ParameterError as error:

@@ -51,7 +51,8 @@ def draw(plan: Plan, path: Path) -> None:
     figure.suptitle(
         f"{plan.scenario.title or plan.scenario.name}: planned for {plan.people:,} people, "
         f"{plan.rounds:,} rounds, view {guarantee.view}\n"
-        f"(ε = {guarantee.epsilon:g}, δ = {guarantee.delta:g}), zero-out neighbour, unit one device"
+        f"(ε = {guarantee.epsilon:g}, δ = {guarantee.delta:g}), zero-out neighbour, unit one device",
+        parse_math=False,
     )
     figure.savefig(path, dpi=110)
 

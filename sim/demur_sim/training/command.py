@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from demur_proto.errors import DataError
 from demur_server.training.trainer import TrainingState
@@ -52,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     check_drawing()
     folder = folder_of(options, scenario.name)
     checkpoint = folder / CHECKPOINT
-    if options.resume and not checkpoint.exists():
+    if options.resume and not _is_there(checkpoint):
         raise DataError(f"{checkpoint} is not there: leave out --resume to begin")
     with _progress(options, steps=scenario.steps) as progress:
         result = run_training(
@@ -71,6 +72,13 @@ def run(options: argparse.Namespace) -> int:
     elif not options.quiet:
         print(report(result, folder))
     return 0
+
+
+def _is_there(checkpoint: Path) -> bool:
+    try:
+        return checkpoint.exists()
+    except OSError as error:
+        raise DataError(f"{checkpoint}: cannot be read: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """From a training scenario to its studies: one for gradients, and one for each kind of counts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -82,11 +83,9 @@ def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Desig
     epsilons = [scenario.epsilon]
     if reserved:
         left = 1 - sum(map(Fraction, reserved.values()))
-        epsilons = split_target(
+        epsilons = _split(
+            scenario,
             [math.nextafter(float(left), 0), *reserved.values()],
-            epsilon=scenario.epsilon,
-            delta=scenario.delta,
-            measure=scenario.measure,
             sampler=sum(
                 sampler_delta(
                     epsilon=scenario.epsilon,
@@ -138,6 +137,26 @@ def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Desig
             per_report_mus=mus,
         ),
     )
+
+
+def _split(scenario: TrainingScenario, shares: Sequence[float], *, sampler: float) -> list[float]:
+    """The ε of the gradients' study, and of each kind of counts; see `split_target`."""
+    try:
+        return split_target(
+            shares,
+            epsilon=scenario.epsilon,
+            delta=scenario.delta,
+            measure=scenario.measure,
+            sampler=sampler,
+        )
+    except ParameterError as error:
+        if error.name != "shares":
+            raise
+        expected = (
+            f"more at delta {scenario.delta:g}, so that {min(shares):g} of it, the share of one study, "
+            "has an epsilon of its own"
+        )
+        raise ParameterError("epsilon", scenario.epsilon, expected) from None
 
 
 def _halts(base: Scenario, epsilon: float, *, devices: int, counts: int) -> Study:
@@ -200,4 +219,7 @@ def _mechanism(
             on_grid=on_grid,
         )
     except ParameterError as error:
+        if error.name == "grid_exponent":
+            expected = "more: words of its noise would not fit 64 bits"
+            raise ParameterError(f"epsilon of {study.name}", study.epsilon, expected) from None
         raise ParameterError(f"{error.name} of {study.name}", error.value, error.expected) from None

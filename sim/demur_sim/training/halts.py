@@ -142,6 +142,8 @@ class ArrayHalts:
             _kept(state, "since", self._devices),
             _kept(state, "planned", self._devices),
         )
+        if since.min(initial=0) < 0 or since.max(initial=0) > number:
+            raise DataError(f"the checkpoint has changes at none of its {number} counts")
         self._cohort.counting.go_on(self._asked(number))
         for bunch, here in self._bunches():
             running = RunningBlock(len(bunch.refused))

@@ -64,13 +64,18 @@ class Run:
             f"{part}.{name}": each for part, state in parts.items() for name, each in state.items()
         }
 
-    def go_on(self, checkpoint: Checkpoint) -> TrainingState:
+    def go_on(self, checkpoint: Checkpoint, *, begun: TrainingState) -> TrainingState:
         """Bring everything to where it was.
+
+        Args:
+            checkpoint: of these settings.
+            begun: the same training before its first step.
 
         Raises:
             DataError: the checkpoint does not hold all of it.
         """
         state, extra = checkpoint.state, checkpoint.extra
+        _check_sizes(state, begun)
 
         def part(name: str) -> DeviceState:
             prefix = f"{name}."
@@ -80,6 +85,11 @@ class Run:
                 if key.startswith(prefix)
             }
 
+        if state.number and not part("devices"):
+            raise DataError(
+                "the checkpoint holds no devices: they were processes, so go on with the fidelity "
+                "processes, which asks them again"
+            )
         try:
             if state.number:
                 self.source.restore(part("devices"), number=state.number)
@@ -87,8 +97,23 @@ class Run:
                 self.errors.restore(part("errors"), number=len(state.errors))
             if self.halts is not None and state.halts:
                 self.halts.restore(part("halts"), number=len(state.halts))
-            self.accuracies = [float(each) for each in part("curve")["accuracy"]]
-            self.actives = [int(each) for each in part("curve")["active"]]
+            accuracies, actives = (part("curve")[name] for name in ("accuracy", "active"))
         except KeyError as error:
             raise DataError(f"the checkpoint lacks {error}") from None
+        self.accuracies = accuracies.astype(np.float64).tolist()
+        self.actives = actives.astype(np.int64).tolist()
+        if not len(self.accuracies) == len(self.actives) == state.number:
+            raise DataError(f"the checkpoint has no curve of {state.number} steps")
         return state
+
+
+def _check_sizes(state: TrainingState, begun: TrainingState) -> None:
+    """Refuse a state of another model or of another optimiser."""
+    kept, expected = (
+        [each.shape for each in (one.theta, one.total, *one.memory)] for one in (state, begun)
+    )
+    best = begun.theta.shape if state.best is None else state.best.shape
+    if kept != expected or best != begun.theta.shape:
+        raise DataError(
+            f"the checkpoint is of no training with {len(begun.theta)} parameters and this optimiser"
+        )

@@ -39,9 +39,12 @@ class How:
     collector_port: int = 0  #: of processes; 0: a free one
 
     def check(self, scenario: TrainingScenario) -> None:
-        """Refuse what processes cannot do."""
-        if self.fidelity is not Fidelity.PROCESSES:
+        """Refuse what no training does, and what processes cannot do."""
+        if self.fidelity is Fidelity.COHORT:
             return
+        if self.fidelity is not Fidelity.PROCESSES:
+            expected = f"{Fidelity.COHORT} or {Fidelity.PROCESSES}, in a training"
+            raise ParameterError("fidelity", str(self.fidelity), expected)
         if scenario.arithmetic is not Arithmetic.GRID:
             raise ParameterError("arithmetic", str(scenario.arithmetic), "grid, in processes")
         if scenario.noise is not Noise.SHARES:

@@ -15,7 +15,7 @@ from demur_proto.models.hidden_layer import HiddenLayer
 from demur_proto.models.softmax import Softmax
 from demur_sim.datasets.dealing import deal_equally, deal_skewed
 from demur_sim.datasets.digits import load_digits
-from demur_sim.datasets.labelled import Labelled, LabelledData
+from demur_sim.datasets.labelled import Array, Labelled, LabelledData
 from demur_sim.datasets.labelled_csv import read_labelled_csv
 from demur_sim.datasets.labelled_idx import read_labelled_idx
 from demur_sim.datasets.labelled_npz import read_labelled_npz
@@ -37,7 +37,8 @@ class Task:
     features: Features | None
     inputs: Values = field(repr=False)  #: to test on, as the model sees them [m, inputs]
     labels: Integers = field(repr=False)  #: [m]
-    data_sha256: str  #: of all examples and who owns them
+    data_sha256: str  #: of all examples to learn from and who owns them
+    tests_sha256: str  #: of all examples to test on
     learners: Learners = field(default_factory=Learners, repr=False)
 
     @property
@@ -71,13 +72,16 @@ def task_of(scenario: TrainingScenario) -> Task:
     people = _dealt(data.train, scenario.data)
     features = _map_of(scenario, data.train)
     inputs = data.test.inputs(features).astype(np.float64, copy=False)
+    if not np.isfinite(inputs).all():
+        raise DataError(f"{data.name}: test: expected examples of finite features, found others")
     return Task(
         people=people,
         architecture=_architecture(scenario, inputs=inputs.shape[1], classes=data.classes),
         features=features,
         inputs=inputs,
         labels=data.test.labels,
-        data_sha256=_hash_of(people),
+        data_sha256=_hash_of(people.data, people.labels, people.people),
+        tests_sha256=_hash_of(data.test.examples, data.test.labels),
     )
 
 
@@ -182,8 +186,8 @@ def _architecture(scenario: TrainingScenario, *, inputs: int, classes: int) -> A
     return HiddenLayer(inputs=inputs, hidden=scenario.model.hidden, classes=classes)
 
 
-def _hash_of(people: LabelledPeople) -> str:
-    digest = hashlib.sha256(f"{people.data.dtype.str} {people.data.shape}".encode())
-    for array in (people.data, people.labels, people.people):
+def _hash_of(data: Array, *integers: Integers) -> str:
+    digest = hashlib.sha256(f"{data.dtype.str} {data.shape}".encode())
+    for array in (data, *integers):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -27,7 +27,7 @@ def draw(result: TrainingResult, path: Path) -> None:
     above, below = figure.subplots(2, 1, sharex=True)
     _learning(above, result)
     _active(below, result)
-    figure.suptitle(_heading(result))
+    figure.suptitle(_heading(result), parse_math=False)
     figure.savefig(path, dpi=110)
 
 

@@ -13,13 +13,17 @@ from demur_proto.models.definition import DOUBLE, DefinedModel, ModelDefinition,
 from demur_proto.study import View
 from demur_server.training.stopping import Count
 from demur_server.training.trainer import Settings, TrainingState
-from demur_sim.float_cohort import FLOAT_ARITHMETIC
+from demur_sim.float_cohort import in_real_arithmetic
 from demur_sim.session import Fidelity
 from demur_sim.training.design import TUNING, Design
 from demur_sim.training.scenario import TrainingScenario
 from demur_sim.training.scenario_parts import Arithmetic
 from demur_sim.training.source import Ending
 
+COUNTS = (
+    " Counts beside the gradients are integers on a grid instead, to which each device adds noise "
+    "of its own."
+)
 SIMULATED = (
     " This run is simulated: its noise is seeded floating point, not the exact noise that the "
     "statement rests on, so it describes the design and protects nobody."
@@ -85,8 +89,8 @@ class TrainingResult:
         """What is promised to whom, and what not, in plain words."""
         promised = self.design.guarantee.statement
         if self.scenario.arithmetic is Arithmetic.FLOAT:
-            whole, _, _ = promised.partition(" Noise: ")
-            return f"In real arithmetic: {whole} {FLOAT_ARITHMETIC}{TUNING}{SIMULATED}"
+            counts = COUNTS if self.scenario.counts.every else ""
+            return in_real_arithmetic(promised) + counts + TUNING + SIMULATED
         return promised + TUNING + SIMULATED
 
     @property

@@ -114,6 +114,7 @@ async def train_scenario(
         **scenario.settings(),
         "seed": str(seed),
         "examples and their owners": task.data_sha256[:16],
+        "examples to test on": task.tests_sha256[:16],
         "study": designed.study.hash.hex()[:16],
     }
     state, kept = start(settings, theta), None
@@ -135,7 +136,7 @@ async def train_scenario(
             if kept is not None and source.replays:
                 run.expected = kept.state
             elif kept is not None:
-                state = run.go_on(kept)
+                state = run.go_on(kept, begun=state)
             if checkpoint is not None:
                 run.keep = lambda made: save_checkpoint(
                     Checkpoint(state=made, settings=identity, extra=run.extra()), checkpoint
@@ -148,6 +149,11 @@ async def train_scenario(
                 halts=halts,
                 after=run.after,
             )
+            if run.expected is not None:
+                raise StateError(
+                    f"asked again, devices answered otherwise: the training is over after step "
+                    f"{state.number}, before the checkpoint's"
+                )
             over = 0
             if errors is not None and designed.errors is not None:
                 over += overspent(await errors.finish(), designed.errors.value)

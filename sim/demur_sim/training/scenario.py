@@ -35,6 +35,8 @@ from demur_sim.training.scenario_parts import (
     choose,
 )
 
+LEAST_CLIP, LARGEST_CLIP = 1e-250, 1e250  #: such that there is a grid fine enough for it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingScenario:
@@ -55,7 +57,7 @@ class TrainingScenario:
     delta: float = 1e-5  #: of the promise; in (0, 1)
     measure: Measure = Measure.GDP  #: currency of charges and budget
     view: View = View.AGGREGATE  #: what the adversary of the promise sees
-    clip: float = 1.0  #: C, ℓ₂ radius of one person's gradient; > 0
+    clip: float = 1.0  #: C, ℓ₂ radius of one person's gradient; 1e-250 to 1e250
     budget: int = 40  #: k: gradients of the length C that one device can afford; >= 1
     steps: int = 40  #: k_max: the most steps; private-gd has at most `budget`
     minimum_cohort: int = 0  #: fewest reports that may be released; 0: everyone's
@@ -81,6 +83,8 @@ class TrainingScenario:
         for name in ("epsilon", "clip"):
             check_positive(name, getattr(self, name))
             object.__setattr__(self, name, float(getattr(self, name)))
+        if not LEAST_CLIP <= self.clip <= LARGEST_CLIP:
+            raise ParameterError("clip", self.clip, f"from {LEAST_CLIP:g} to {LARGEST_CLIP:g}")
         if not isinstance(self.delta, float) or not 0 < self.delta < 1:
             raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
         check_integer("budget", self.budget, 1, 1 << 53)
@@ -195,7 +199,7 @@ def _features(given: Mapping[str, Any]) -> dict[str, Any]:
     if not given:
         return {}
     name = given.get("map")
-    if name not in FEATURES:
+    if not isinstance(name, str) or name not in FEATURES:
         raise ParameterError("features.map", name, " or ".join(FEATURES))
     known = {"map", *(item.name for item in fields(FEATURES[name]))} - {"height", "width"}
     for key in given:

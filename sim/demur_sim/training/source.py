@@ -237,10 +237,15 @@ def restore_into(cohort: Cohort, state: DeviceState) -> None:
     for name, kind in kinds.items():
         if name not in state or state[name].shape != refused.shape or state[name].dtype != kind:
             raise DataError(f"the checkpoint has no {name} of {len(refused)} devices")
+    budget, spent = cohort.study.value.budget_units, state["spent"]
+    if spent.min(initial=0) < 0 or spent.max(initial=0) > budget:
+        raise DataError(
+            "the checkpoint says that devices spent less than nothing, or more than all"
+        )
     start = 0
     for block in cohort.blocks:
         stop = start + len(block.refused)
-        block.remaining[:] = cohort.study.value.budget_units - state["spent"][start:stop]
+        block.remaining[:] = budget - spent[start:stop]
         block.refused[:] = state["refused"][start:stop]
         block.covered[:] = state["covered"][start:stop]
         start = stop

@@ -2,6 +2,7 @@ import math
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -122,6 +123,27 @@ def test_a_norm_is_never_below_that_of_what_is_added_even_where_examples_cancel(
     exact = math.fsum(float(part) ** 2 for part in total)
     assert norms[0] ** 2 >= exact
     assert norms[0] <= math.sqrt(exact) * (1 + 1e-11) + 1e-6
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("score", [330.0, 345.0, 360.0, 372.0, 373.0, 400.0, 700.0])
+def test_slopes_whose_squares_are_no_floats_count_beside_long_inputs(
+    score: float, size: int
+) -> None:
+    model, long = Softmax(inputs=1, classes=2), 1e150
+    theta = np.array([0.0, score / long, 0.0, 0.0])  # so the slopes are ± about exp(-score)
+    person = Examples(
+        inputs=np.full((size, 1), long), labels=np.ones(size, np.int64), people=np.array([0, size])
+    )
+
+    total, norms, _ = model.clipped_sum(theta, person, np.array([math.inf]))
+
+    exact = sum(Fraction(float(part)) ** 2 for part in total)
+    assert (
+        exact
+        <= Fraction(float(norms[0])) ** 2
+        <= exact * (1 if size == 1 else 4) * Fraction(1 + 1e-9)
+    )
 
 
 def test_norms_of_larger_layers_take_both_ways_and_agree(rng: np.random.Generator) -> None:

@@ -346,15 +346,22 @@ async def test_processes_answer_again_and_come_to_the_same_model_and_the_same_en
     assert (resumed.steps, resumed.state.ended) == (3, "errors have not become fewer")
 
 
-async def test_a_replay_that_comes_to_something_else_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("moved", "number", "said"),
+    [(1e-9, 2, "after step 2"), (0.0, 3, "the training is over after step 2")],
+)
+async def test_a_replay_that_comes_to_something_else_is_noticed(
+    moved: float, number: int, said: str, tmp_path: Path
+) -> None:
     scenario = replace(SMALL, data=Source(people=200), steps=2)
     path = tmp_path / "checkpoint.npz"
     await trained(scenario, checkpoint=path)
     kept = checkpoints.load_checkpoint(path)
-    other = replace(kept, state=replace(kept.state, theta=kept.state.theta + 1e-9))
+    theta = kept.state.theta + moved
+    other = replace(kept, state=replace(kept.state, theta=theta, number=number))
     checkpoints.save_checkpoint(other, path)
 
-    with pytest.raises(StateError, match="asked again, devices answered otherwise: after step 2"):
+    with pytest.raises(StateError, match=f"asked again, devices answered otherwise: {said}"):
         await trained(scenario, checkpoint=path, resume=True, fidelity="processes")
 
 
