@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -8,6 +9,7 @@ from demur_client.connection import connected
 from demur_server.collector import Collector
 from demur_server.serving import served
 from demur_server.store.memory import MemoryStore
+from home_kit import Home
 
 
 @pytest.fixture
@@ -24,3 +26,8 @@ async def channel(collector: Collector) -> AsyncIterator[grpc.aio.Channel]:
         connected(f"127.0.0.1:{ports.collector}") as made,
     ):
         yield made
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
