@@ -75,23 +75,30 @@ async def last_count(
     feature: str,
     *,
     metadata: Metadata,
-) -> tuple[Prefix, Release] | None:
-    """What the newest running count of a feature asked last, and its release; None before any.
+) -> tuple[tuple[Prefix, Release] | None, tuple[str, ...]]:
+    """What the newest running count of a feature asked last, and its release.
+
+    Before any it is None, and beside it are the features that the study does have running counts of,
+    each once and the last one first.
 
     Raises:
         StateError: that round is open.
     """
     request = analyst_pb2.ListRoundsRequest(study_hash=study.hash)
     call = stub.ListRounds(request, timeout=CALL_S, metadata=metadata)
+    others: dict[str, None] = {}
     async with calling(PEER):
         try:
             async for response in call:
                 asked = read_round(response.definition, study=study)
                 query = asked.value.query
-                if isinstance(query, Prefix) and query.feature.name == feature:
+                if not isinstance(query, Prefix):
+                    continue
+                if query.feature.name == feature:
                     break
+                others[query.feature.name] = None
             else:
-                return None
+                return None, tuple(others)
         finally:
             call.cancel()
     if not response.released:
@@ -100,21 +107,7 @@ async def last_count(
     wanted = analyst_pb2.GetReleaseRequest(round_hash=asked.hash)
     async with calling(PEER):
         found = await stub.GetRelease(wanted, timeout=CALL_S, metadata=metadata)
-    return query, Release.of(found.release)
-
-
-async def counted_features(
-    stub: "analyst_pb2_grpc.AnalystAsyncStub", study: Defined[Study], *, metadata: Metadata
-) -> tuple[str, ...]:
-    """The features that a study has running counts of, each once and the last one first."""
-    request = analyst_pb2.ListRoundsRequest(study_hash=study.hash)
-    names: dict[str, None] = {}
-    async with calling(PEER):
-        async for response in stub.ListRounds(request, timeout=CALL_S, metadata=metadata):
-            query = read_round(response.definition, study=study).value.query
-            if isinstance(query, Prefix):
-                names[query.feature.name] = None
-    return tuple(names)
+    return (query, Release.of(found.release)), ()
 
 
 async def close_round(

@@ -14,7 +14,7 @@ from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature, Prefix, Round
 from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
-from demur_server.analyst_calls import check_waiting, counted_features, last_count
+from demur_server.analyst_calls import check_waiting, last_count
 
 if TYPE_CHECKING:
     from demur_proto.v1 import analyst_pb2_grpc
@@ -52,24 +52,30 @@ class CountingQuestions(ABC):
                 be begun.
             DemurError: the collector refuses, or went away.
         """
-        found = await last_count(self._stub, self.study, feature, metadata=self._metadata)
+        query, _ = await self.next_or_others(feature)
+        return query
+
+    async def next_or_others(self, feature: str) -> tuple[Prefix | None, tuple[str, ...]]:
+        """The same, and what else is counted where nobody has asked for a running count of it.
+
+        Returns:
+            What `next_of` does; and with None the features that the study has running counts of, each
+            once and the last one first.
+
+        Raises:
+            StateError: as `next_of`.
+            DemurError: likewise.
+        """
+        found, others = await last_count(self._stub, self.study, feature, metadata=self._metadata)
         if found is None:
-            return None
+            return None, others
         query, release = found
         if release.withheld is not Withheld.NOTHING:
             raise StateError(
                 f"round {release.number} of the running count was withheld, and nothing can go on with "
                 "it; begin another count (demur ask --anew)"
             )
-        return replace(query, segment=query.segment.following(release.number))
-
-    async def counted(self) -> tuple[str, ...]:
-        """The features that the study has running counts of, each once and the last one first.
-
-        Raises:
-            DemurError: the collector refuses, or went away.
-        """
-        return await counted_features(self._stub, self.study, metadata=self._metadata)
+        return replace(query, segment=query.segment.following(release.number)), ()
 
     async def open_prefix(
         self,

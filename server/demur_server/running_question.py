@@ -8,7 +8,7 @@ from demur_proto.continual.factors import change_norm
 from demur_proto.counting_queries import check_counting
 from demur_proto.errors import ParameterError
 from demur_proto.release import Release
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Prefix
 from demur_proto.segments import MOST_DEVICES, MOST_POSITIONS, Factorisation, Segment, doubling
 from demur_proto.study import Policy, Study, design_study
 from demur_server.analyst import Analyst
@@ -68,10 +68,13 @@ async def ask_running(
         StateError: its last round is open, or nothing can go on with it.
         DemurError: as `Analyst.ask_prefix`.
     """
-    going = None if given.get("anew") else await analyst.next_of(feature.name)
+    going: Prefix | None = None
+    known: tuple[str, ...] = ()
+    if not given.get("anew"):
+        going, known = await analyst.next_or_others(feature.name)
     study = analyst.study.value
     if going is None:
-        if not given.get("anew") and (known := await analyst.counted()):
+        if known:
             expected = f"{' or '.join(known)}, which this study counts; --anew begins another count"
             raise ParameterError("question", feature.name, expected)
         segment = Segment(

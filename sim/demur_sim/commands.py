@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from demur_sim.how import Progress
 from demur_sim.report import report, report_windows
 from demur_sim.result_files import save
-from demur_sim.run import Progress, simulate
+from demur_sim.run import simulate
 from demur_sim.run_options import (
     add_run_options,
     check_drawing,

@@ -19,6 +19,7 @@ from demur_proto.study import Study
 from demur_sim.beside import Beside, Candidates, candidates_of, simulate_beside
 from demur_sim.counting_design import design_counting, halts_segment
 from demur_sim.histogram_results import HistogramResult, query_of
+from demur_sim.how import How, Progress
 from demur_sim.linear_results import LinearResult
 from demur_sim.populations import Population
 from demur_sim.portions import block_count
@@ -31,7 +32,6 @@ from demur_sim.simulation import deal, hands, open_session, study_of
 from demur_sim.states import States
 from demur_sim.truths import category_counts, clipped_total, states_total
 
-Progress = Callable[[int, int, int], None]  # rounds done, rounds in all, reports so far
 Ask = Callable[[Session, Feature], Awaitable[Release]]
 
 Ended = TypeVar("Ended")
@@ -66,40 +66,7 @@ def simulate(
     Raises:
         DemurError: see `open_session`.
     """
-
-    async def whole() -> Result:
-        return await run_scenario(
-            scenario,
-            seed=seed,
-            fidelity=fidelity,
-            workers=workers,
-            population=population,
-            collector_port=collector_port,
-            record=record,
-            progress=progress,
-        )
-
-    return run_anywhere(whole)
-
-
-async def run_scenario(
-    scenario: Scenario,
-    *,
-    seed: int = 0,
-    fidelity: Fidelity | str = Fidelity.COHORT,
-    workers: int | None = None,
-    population: Population | None = None,
-    collector_port: int = 0,
-    record: bool = False,
-    progress: Progress | None = None,
-) -> Result:
-    """The same, for those who have an event loop."""
-    started = time.monotonic()
-    if scenario.window:
-        expected = "0; windowed_run.simulate_windows runs this one"
-        raise ParameterError("window", scenario.window, expected)
-    plan = make_plan(
-        scenario,
+    how = How(
         seed=seed,
         fidelity=fidelity,
         workers=workers,
@@ -108,27 +75,26 @@ async def run_scenario(
         record=record,
         progress=progress,
     )
-    return await run_plan(scenario, plan, started=started)
+    return run_anywhere(lambda: run_scenario(scenario, how))
 
 
-def make_plan(
-    scenario: Scenario,
-    *,
-    seed: int,
-    fidelity: Fidelity | str,
-    workers: int | None,
-    population: Population | None,
-    collector_port: int,
-    record: bool,
-    progress: Progress | None,
-) -> "Plan":
-    """Who is asked what in all rounds of a scenario, and how. Arguments as of `simulate`.
+async def run_scenario(scenario: Scenario, how: How) -> Result:
+    """The same, for those who have an event loop."""
+    started = time.monotonic()
+    if scenario.window:
+        expected = "0; windowed_run.simulate_windows runs this one"
+        raise ParameterError("window", scenario.window, expected)
+    return await run_plan(scenario, make_plan(scenario, how), started=started)
+
+
+def make_plan(scenario: Scenario, how: How) -> "Plan":
+    """Who is asked what in all rounds of a scenario, and how.
 
     Raises:
         DemurError: see `open_session`.
     """
-    check_integer("seed", seed, 0)
-    people = deal(scenario, population, seed=seed)
+    check_integer("seed", how.seed, 0)
+    people = deal(scenario, how.population, seed=how.seed)
     check_integer("rounds", scenario.rounds, 0, people.periods)
     rounds = scenario.rounds or people.periods
     _check_cohort(scenario, devices=people.devices, rounds=rounds)
@@ -137,15 +103,11 @@ def make_plan(
         others = len(candidates_of(scenario, rounds=rounds))  # or refuse before anybody is asked
     return Plan(
         people=people,
-        turnout=Turnout(presence=scenario.presence, seed=seed),
+        turnout=Turnout(presence=scenario.presence, seed=how.seed),
         questions=tuple(question(scenario, period) for period in range(1, rounds + 1)),
-        seed=seed,
-        streams=seed,
-        fidelity=fidelity,
-        workers=workers,
-        collector_port=collector_port,
-        record=record,
-        tally=Tally(rounds * (1 + others), progress),
+        streams=how.seed,
+        how=how,
+        tally=Tally(rounds * (1 + others), how.progress),
     )
 
 
@@ -201,12 +163,8 @@ class Plan:
     people: Population  #: as they were dealt to devices
     turnout: Turnout  #: who of them is there
     questions: tuple[Feature, ...]
-    seed: int  #: of the run
     streams: int  #: seed of what is drawn in this study
-    fidelity: Fidelity | str
-    workers: int | None
-    collector_port: int
-    record: bool
+    how: How
     tally: Tally
 
     async def carry_out(
@@ -231,12 +189,12 @@ class Plan:
         async with open_session(
             replace(scenario, shuffle=False),  # they are dealt
             seed=self.streams,
-            fidelity=self.fidelity,
-            workers=self.workers,
+            fidelity=self.how.fidelity,
+            workers=self.how.workers,
             population=self.people,
             horizon=len(self.questions),
-            collector_port=self.collector_port,
-            record=self.record,
+            collector_port=self.how.collector_port,
+            record=self.how.record,
             companions=companions,
             turnout=self.turnout,
         ) as session:
@@ -248,8 +206,8 @@ class Plan:
             study = session.study
         return {
             "scenario": scenario,
-            "seed": self.seed,
-            "fidelity": Fidelity(self.fidelity),
+            "seed": self.how.seed,
+            "fidelity": Fidelity(self.how.fidelity),
             "workers": self._workers,
             "devices": self.people.devices,
             "study": study,
@@ -280,15 +238,15 @@ class Plan:
             self.people,
             self.questions,
             seed=self.streams,
-            threads=hands(self.workers),
+            threads=hands(self.how.workers),
             progress=done,
         )
 
     @property
     def _workers(self) -> int:
-        if self.fidelity == Fidelity.DEVICE:
+        if self.how.fidelity == Fidelity.DEVICE:
             return self.people.devices
-        return min(hands(self.workers), block_count(self.people.devices))
+        return min(hands(self.how.workers), block_count(self.people.devices))
 
 
 async def _sums(scenario: Scenario, plan: Plan, *, started: float) -> LinearResult:

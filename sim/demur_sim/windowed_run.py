@@ -4,9 +4,10 @@ import time
 from dataclasses import replace
 
 from demur_proto.windows import Window, Windows, over_windows
+from demur_sim.how import How, Progress
 from demur_sim.populations import Population
 from demur_sim.results import Result
-from demur_sim.run import Plan, Progress, make_plan, run_anywhere, run_plan
+from demur_sim.run import Plan, make_plan, run_anywhere, run_plan
 from demur_sim.scenario import Scenario
 from demur_sim.seeds import Purpose, seed_of
 from demur_sim.session import Fidelity
@@ -44,37 +45,7 @@ def simulate_windows(
     Raises:
         DemurError: see `open_session`.
     """
-
-    async def whole() -> WindowedResult:
-        return await run_windows(
-            scenario,
-            seed=seed,
-            fidelity=fidelity,
-            workers=workers,
-            population=population,
-            collector_port=collector_port,
-            record=record,
-            progress=progress,
-        )
-
-    return run_anywhere(whole)
-
-
-async def run_windows(
-    scenario: Scenario,
-    *,
-    seed: int = 0,
-    fidelity: Fidelity | str = Fidelity.COHORT,
-    workers: int | None = None,
-    population: Population | None = None,
-    collector_port: int = 0,
-    record: bool = False,
-    progress: Progress | None = None,
-) -> WindowedResult:
-    """The same, for those who have an event loop."""
-    started = time.monotonic()
-    plan = make_plan(
-        scenario,
+    how = How(
         seed=seed,
         fidelity=fidelity,
         workers=workers,
@@ -83,6 +54,13 @@ async def run_windows(
         record=record,
         progress=progress,
     )
+    return run_anywhere(lambda: run_windows(scenario, how))
+
+
+async def run_windows(scenario: Scenario, how: How) -> WindowedResult:
+    """The same, for those who have an event loop."""
+    started = time.monotonic()
+    plan = make_plan(scenario, how)
     schedule = Windows.every(scenario.window, horizon=len(plan.questions))
     results: list[Result] = []
     for number, window in enumerate(schedule.windows, start=1):
@@ -110,5 +88,5 @@ def _part(plan: Plan, window: Window, *, number: int) -> Plan:
         plan,
         questions=plan.questions[before : window.last],
         turnout=replace(plan.turnout, before=before),
-        streams=seed_of(plan.seed, Purpose.WINDOWS, number),
+        streams=seed_of(plan.how.seed, Purpose.WINDOWS, number),
     )

@@ -10,6 +10,7 @@ from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
+from demur_server.analyst import Analyst
 from demur_server.collector import Collector
 from demur_server.serving import Ports, served
 from demur_server.store.memory import MemoryStore
@@ -92,3 +93,9 @@ def quick_path() -> Iterator[Path]:
     """Like `tmp_path`, where a sync costs nothing if the machine has such a place."""
     with quick_folder() as folder:
         yield folder
+
+
+@pytest.fixture
+async def analyst(ports: Ports, study: Defined[Study]) -> AsyncIterator[Analyst]:
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as made:
+        yield made

@@ -11,6 +11,7 @@ from demur_proto.segments import Segment
 from demur_proto.study import Measure, View
 from demur_sim.cohort_session import cohort_session
 from demur_sim.device_session import device_session
+from demur_sim.how import How
 from demur_sim.populations import ArrayPopulation
 from demur_sim.questions import Questions
 from demur_sim.results import Result
@@ -27,12 +28,9 @@ SUMS = Scenario(
 
 async def ran(scenario: Scenario, fidelity: str, values: np.ndarray = ACTIVE) -> Result:
     with anyio.fail_after(DEADLINE_S):
-        return await run_scenario(
-            scenario,
-            fidelity=fidelity,
-            population=ArrayPopulation(values),
-            record=fidelity == "device",
-        )
+        people = ArrayPopulation(values)
+        how = How(fidelity=fidelity, population=people, record=fidelity == "device")
+        return await run_scenario(scenario, how)
 
 
 async def test_devices_decide_and_charge_as_the_cohort_does_and_everybody_reports() -> None:

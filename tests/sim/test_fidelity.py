@@ -12,6 +12,7 @@ from demur_proto.errors import ParameterError, StateError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature
 from demur_proto.study import Measure, Policy, View
+from demur_sim.how import How
 from demur_sim.populations import ArrayPopulation, EventLog, Population
 from demur_sim.portions import block_count
 from demur_sim.results import Result
@@ -42,7 +43,7 @@ def shoppers() -> EventLog:
 async def finished(scenario: Scenario, population: Population, **options: Any) -> Result:
     """A whole run, within the deadline."""
     with anyio.fail_after(DEADLINE_S):
-        return await run_scenario(scenario, population=population, **options)
+        return await run_scenario(scenario, How(population=population, **options))
 
 
 Run = Callable[..., Awaitable[Result]]

@@ -21,6 +21,7 @@ from demur_proto.round import Feature
 from demur_proto.study import View, design_study
 from demur_proto.v1 import report_pb2
 from demur_server.analyst import Analyst
+from demur_sim.how import How
 from demur_sim.observer import Advantage, Messages, distinguish
 from demur_sim.populations import ArrayPopulation, PersonSource
 from demur_sim.results import Result
@@ -42,14 +43,8 @@ def half_run_out(devices: int, rounds: int) -> ArrayPopulation:
 async def recorded(scenario: Scenario, people: ArrayPopulation, *, seed: int) -> Result:
     """A run over real processes, every message recorded."""
     with anyio.fail_after(DEADLINE_S):
-        return await run_scenario(
-            scenario,
-            seed=seed,
-            fidelity="processes",
-            workers=2,
-            population=people,
-            record=True,
-        )
+        how = How(seed=seed, fidelity="processes", workers=2, population=people, record=True)
+        return await run_scenario(scenario, how)
 
 
 def told_apart(messages: Messages | None, exhausted: Flags, *, seed: int) -> Advantage:

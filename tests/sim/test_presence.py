@@ -20,6 +20,7 @@ from demur_proto.segments import Admission, Segment
 from demur_proto.study import Measure, Policy, View
 from demur_proto.v1 import report_pb2
 from demur_sim.cohort import Cohort
+from demur_sim.how import How
 from demur_sim.populations import ArrayPopulation, PersonSource
 from demur_sim.portions import BLOCK
 from demur_sim.presence import Presence, Turnout
@@ -50,7 +51,7 @@ def people(devices: int = DEVICES, rounds: int = ROUNDS, share: float = 0.4) -> 
 
 async def finished(scenario: Scenario, **options: Any) -> Result:
     with anyio.fail_after(DEADLINE_S):
-        return await run_scenario(scenario, **{"population": people(), "seed": 3, **options})
+        return await run_scenario(scenario, How(**{"population": people(), "seed": 3, **options}))
 
 
 # ---- the same everywhere ---------------------------------------------------------------------

@@ -1,3 +1,5 @@
+"""Scenarios as values, and as files."""
+
 import copy
 import dataclasses
 import pickle
@@ -6,60 +8,25 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, Policy, View
 from demur_sim.datasets.activity import read_activity
-from demur_sim.populations import EventLog, Population
-from demur_sim.scenario import Kind, Refusal, Scenario, list_scenarios, load_scenario
+from demur_sim.scenario import Refusal, Scenario, list_scenarios, load_scenario
 from demur_sim.scenario_data import Data
 from demur_sim.scenario_people import population_of
+from scenario_kit import flat, totals, write
 
 OF_HISTOGRAMS, OF_SUMS = {"categories"}, {"clip", "grid_exponent", "on_grid"}
 OF_COUNTS = {"first_segment", "factorisation", "admission", "halts"}
 OF_MADE_UP_PEOPLE = {"devices", "periods", "seed"}
 OF_HISTOGRAM_FILES = {"histogram"}
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "scenarios.md"
-EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "visits.csv").write_text(EVENTS)
-    return tmp_path
-
-
-def write(folder: Path, text: str) -> Path:
-    file = folder / "mine.toml"
-    file.write_text(text)
-    return file
-
-
-def totals(population: Population, name: str, **parameters: float) -> list[float]:
-    return [
-        float(
-            population.evaluate(
-                Feature(name=name, parameters={"period": period, **parameters}), slice(None)
-            ).sum()
-        )
-        for period in range(1, population.periods + 1)
-    ]
 
 
 def keys_of(kind: type[Scenario | Data]) -> set[str]:
     return {item.name for item in dataclasses.fields(kind)}
-
-
-def flat(scenario: Scenario) -> dict[str, Any]:
-    """Dotted keys to values."""
-    table = dataclasses.asdict(scenario)
-    inner = {name: table.pop(name) for name in ("data", "presence")}
-    for name, values in inner.items():
-        table |= {f"{name}.{key}": value for key, value in values.items()}
-    return table
 
 
 # ---- values ----------------------------------------------------------------------------------
@@ -163,63 +130,6 @@ def test_data_are_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
         Data(**wrong)
 
     assert str(caught.value).startswith(message)
-
-
-HISTOGRAM: dict[str, Any] = {
-    "kind": "histogram",
-    "categories": 8,
-    "mechanism": "oue",
-    "view": "local",
-    "measure": "zcdp",
-}
-SEVEN = "krr or sue or oue or blh or olh or hadamard or subset"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"kind": "median"}, "kind must be linear or histogram or prefix, got 'median'"),
-        ({"categories": 0}, "categories must be an integer >= 2 and <= 262144, got 0"),
-        ({"categories": 8.0}, "categories must be an integer >= 2"),
-        ({"categories": 1 << 19}, "categories must be an integer >= 2 and <= 262144"),
-        ({"mechanism": "gaussian"}, f"mechanism must be {SEVEN}, got 'gaussian'"),
-        ({"mechanism": 5}, f"mechanism must be {SEVEN}, got 5"),
-        ({"beside": "rappor"}, f"beside must be {SEVEN.replace('oue or ', '')}, got 'rappor'"),
-        ({"beside": "oue"}, f"beside must be {SEVEN.replace('oue or ', '')}, got 'oue'"),
-        ({"view": "aggregate"}, "view must be local where kind is histogram, got 'aggregate'"),
-        ({"measure": "gdp"}, "measure must be zcdp where kind is histogram, got 'gdp'"),
-        ({"policy": "clip"}, "policy must be skip or retire where kind is histogram, got 'clip'"),
-        ({"clip": 2.0}, "clip must be left out where kind is histogram, got 2.0"),
-        ({"grid_exponent": -8}, "grid_exponent must be left out where kind is histogram, got -8"),
-        (
-            {"on_grid": False, "grid_exponent": -14},
-            "grid_exponent must be left out where kind is histogram, got -14",
-        ),
-        ({"kind": "linear"}, "categories must be left out where kind is linear, got 8"),
-        (
-            {"kind": "linear", "categories": 0},
-            "mechanism must be left out where kind is linear, got 'oue'",
-        ),
-        (
-            {"kind": "linear", "categories": 0, "mechanism": "gaussian", "beside": "krr"},
-            "beside must be names with commas between them, of repeated_response, kept_change,",
-        ),
-    ],
-)
-def test_a_histogram_is_valid_from_birth(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        Scenario(**{"name": "mine", **HISTOGRAM, **wrong})
-
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize("mechanism", [*Randomiser])
-def test_a_histogram_may_have_any_of_the_mechanisms(mechanism: Randomiser) -> None:
-    scenario = Scenario(**{"name": "mine", **HISTOGRAM, "mechanism": str(mechanism)})
-
-    assert Randomiser(scenario.mechanism) is mechanism
-    assert scenario.kind is Kind.HISTOGRAM
-    assert pickle.loads(pickle.dumps(scenario)) == scenario
 
 
 def test_a_scenario_is_a_value_that_travels() -> None:
@@ -455,221 +365,3 @@ def test_an_unknown_name_is_refused_and_the_known_ones_are_named() -> None:
         f"scenario must be one of {names} (did you mean cdnow?), "
         "or the path of a TOML file, got 'cdnwo'"
     )
-
-
-# ---- overrides -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("override", "key", "value"),
-    [
-        ("epsilon=0.5", "epsilon", 0.5),
-        (" epsilon = 2 ", "epsilon", 2.0),
-        ("delta=1e-9", "delta", 1e-9),
-        ("budget=1_000", "budget", 1000),
-        ("view=local", "view", View.LOCAL),
-        ('view="local"', "view", View.LOCAL),
-        ("shuffle=false", "shuffle", False),
-        ("title=", "title", ""),
-        ("title=2026", "title", "2026"),
-        ("title=true", "title", "true"),
-        ("title=1, 2 = 3?", "title", "1, 2 = 3?"),
-        ("title='# one'", "title", "# one"),
-        ("name=2026-01-01", "name", "2026-01-01"),
-        ("parameters.threshold=5", "parameters", {"threshold": 5.0}),
-        ("parameters={threshold = 5}", "parameters", {"threshold": 5.0}),
-        ("data.csv=x.csv", "data.csv", "x.csv"),
-        ("data.csv='x y.csv'", "data.csv", "x y.csv"),
-        ("data={csv = 'x.csv'}", "data.csv", "x.csv"),
-    ],
-)
-def test_an_override_replaces_one_value_and_no_other(override: str, key: str, value: Any) -> None:
-    before, after = flat(load_scenario("cdnow")), flat(load_scenario("cdnow", overrides=[override]))
-
-    assert after == {**before, key: value}
-
-
-def test_a_histogram_is_cut_to_size_and_given_another_mechanism_by_overrides() -> None:
-    before, after = (
-        flat(load_scenario("telemetry", overrides=overrides))
-        for overrides in ([], ["data.devices=20_000", "mechanism=subset", "data.seed=3"])
-    )
-
-    changed = {"data.devices": 20_000, "mechanism": "subset", "data.seed": 3}
-    assert after == {**before, **changed}
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("mechanism=rappor", f"mechanism in --set must be {SEVEN}, got 'rappor'"),
-        ("beside=oue", "beside in --set must be krr or sue or blh"),
-        ("categories=1", "categories in --set must be an integer >= 2"),
-        ("view=aggregate", "view in --set must be local where kind is histogram, got 'aggregate'"),
-        ("measure=gdp", "measure in --set must be zcdp where kind is histogram, got 'gdp'"),
-        ("policy=clip", "policy in --set must be skip or retire where kind is histogram"),
-        ("clip=2.0", "clip in --set must be left out where kind is histogram, got 2.0"),
-        ("on_grid=false", "on_grid in --set must be left out where kind is histogram, got False"),
-        ("kind=linear", "categories in telemetry must be left out where kind is linear, got 64"),
-        ("data.devices=many", "data.devices in --set must be an integer >= 0"),
-        ("data.devices=0", "data.periods in telemetry must be left out where there is no"),
-        ("data.csv=x.csv", "data.devices in telemetry must be left out where there is a data.csv"),
-    ],
-)
-def test_a_wrong_override_of_a_histogram_is_one_line_that_names_it(
-    override: str, message: str
-) -> None:
-    with pytest.raises(ParameterError) as caught:
-        load_scenario("telemetry", overrides=[override])
-
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_overrides_reach_inside_tables_and_the_last_one_counts(folder: Path) -> None:
-    file = write(folder, "name = 'mine'\n[data]\ncsv = 'x.csv'\nperson = 'p'\n[parameters]\na = 1")
-
-    scenario = load_scenario(
-        file,
-        overrides=["data.csv=y.csv", "data.start=2026-01-01", "parameters.b=2", "data.csv=z.csv"],
-    )
-
-    assert scenario.data == Data(csv="z.csv", person="p", start="2026-01-01")
-    assert scenario.parameters == {"a": 1.0, "b": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("epsilon", "--set must be key=value, got 'epsilon'"),
-        ("", "--set must be key=value, got ''"),
-        ("=1", "key in --set must be one of name, "),
-        ("epsilom=1", "(did you mean epsilon?), got 'epsilom'"),
-        ("epsilon.x=1", "key in --set must be one of name, "),
-        ("data.csv.x=1", "key in --set must be one of name, "),
-        ("data=x", "data in --set must be a table, got 'x'"),
-        ("epsilon=big", "epsilon in --set must be a finite number > 0, got 'big'"),
-        ("epsilon=-1", "epsilon in --set must be a finite number > 0, got -1"),
-        ("epsilon=", "epsilon in --set must be a finite number > 0, got ''"),
-        ("epsilon=1\ndelta=0.5", r"epsilon in --set must be a finite number > 0, got '1\ndelta"),
-        ("epsilon=" + "[" * 5000, "epsilon in --set must be a finite number > 0, got '[["),
-        ("rounds=" + "9" * 5000, "rounds in --set must be an integer >= 0"),
-        ("view=5", "view in --set must be local or aggregate, got '5'"),
-        ("parameters.threshold=x", "parameters.threshold in --set must be a finite number, got"),
-        ("data.amount=usd", "data.amount in --set must be left out where there is no data.csv"),
-    ],
-    ids=lambda value: f"{value[:7]}..." if len(value) > 1000 else None,
-)
-def test_a_wrong_override_is_one_line_that_names_it(override: str, message: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        load_scenario("cdnow", overrides=[override])
-
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-# ---- people ----------------------------------------------------------------------------------
-
-
-def test_a_scenario_without_a_file_is_about_the_cdnow_customers_in_the_order_of_their_ids() -> None:
-    people = population_of(load_scenario("cdnow"))
-
-    assert (people.devices, people.periods) == (23_570, 546)
-    first = people.evaluate(Feature(name="active", parameters={"period": 1}), slice(0, 2))
-    np.testing.assert_array_equal(first, [[1], [0]])  # customer 1 bought on the first day
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["feature=activ"],
-            "feature must be one of active, events, amount, amount_at_least, amount_bin, got",
-        ),
-        (["parameters.x=1"], "parameters of active must be exactly period, got ['period', 'x']"),
-        (["feature=amount_at_least"], "must be exactly period and threshold, got ['period']"),
-        (["feature=events"], "on_grid must be false for 'events', which has values of any size"),
-        (["feature=amount"], "on_grid must be false for 'amount', which has values of any size"),
-        (["clip=0.5"], "on_grid must be false unless clip >= 1 and grid_exponent <= 0: 'active'"),
-        (
-            ["clip=4.0", "grid_exponent=1"],
-            "on_grid must be false unless clip >= 1 and grid_exponent <= 0: 'active' may be 1",
-        ),
-    ],
-)
-def test_what_the_people_cannot_be_asked_is_refused(overrides: list[str], message: str) -> None:
-    scenario = load_scenario("cdnow", overrides=overrides)
-
-    with pytest.raises(ParameterError) as caught:
-        population_of(scenario)
-
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("feature", ["events", "amount"])
-def test_values_of_any_size_may_be_asked_off_the_grid(feature: str) -> None:
-    off_grid = ["on_grid=false", "grid_exponent=-14"]
-    scenario = load_scenario("cdnow", overrides=[f"feature={feature}", *off_grid])
-
-    assert population_of(scenario).devices == 23_570
-
-
-def test_made_up_people_are_as_many_as_the_scenario_says() -> None:
-    people = population_of(load_scenario("telemetry", overrides=["data.devices=1000"]))
-
-    assert (people.devices, people.periods, people.features) == (1000, 100, ("event",))
-    assert repr(people) == "Telemetry(devices=1000, periods=100)"
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"feature": "active"}, "feature must be one of event, got 'active'"),
-        ({"parameters": {"x": 1.0}}, "parameters of event must be exactly period"),
-        (
-            {"kind": "linear", "categories": 0, "mechanism": "gaussian", "beside": ""},
-            "kind must be histogram or prefix where there is data.devices",
-        ),
-    ],
-)
-def test_what_made_up_people_cannot_be_asked_is_refused(
-    changed: dict[str, Any], message: str
-) -> None:
-    scenario = dataclasses.replace(load_scenario("telemetry"), **changed)
-
-    with pytest.raises(ParameterError, match=message):
-        population_of(scenario)
-
-
-def test_events_of_a_file_can_be_counted_by_category_too(folder: Path) -> None:
-    columns = Data(csv=str(folder / "visits.csv"), person="visitor", date="day")
-    scenario = Scenario(**{"name": "mine", "feature": "events", **HISTOGRAM}, data=columns)
-
-    assert totals(population_of(scenario), "events") == [2, 0, 1]
-
-
-def test_amounts_need_a_column(folder: Path) -> None:
-    columns: dict[str, Any] = {
-        "csv": str(folder / "visits.csv"),
-        "person": "visitor",
-        "date": "day",
-    }
-    feature = {"feature": "amount_at_least", "parameters": {"threshold": 12.5}}
-
-    without = Scenario(name="mine", data=Data(**columns), **feature)  # type: ignore[arg-type]
-    people = population_of(dataclasses.replace(without, data=Data(**columns, amount="minutes")))
-
-    assert isinstance(people, EventLog)
-    assert totals(people, "amount_at_least", threshold=12.5) == [1, 0, 1]
-    with pytest.raises(
-        ParameterError, match=r"data\.amount must be the column that 'amount_at_least'"
-    ):
-        population_of(without)
-
-
-def test_a_malformed_csv_is_reported_with_its_line(folder: Path) -> None:
-    (folder / "visits.csv").write_text(EVENTS + "x,2026-01-01,1\n")
-    columns = Data(csv=str(folder / "visits.csv"), person="visitor", date="day")
-
-    with pytest.raises(DataError, match=r"visits\.csv:5: expected an integer"):
-        population_of(Scenario(name="mine", data=columns))

@@ -15,6 +15,7 @@ import pytest
 from demur_proto.errors import ParameterError
 from demur_proto.study import View
 from demur_sim.cli import main
+from demur_sim.how import How
 from demur_sim.populations import ArrayPopulation
 from demur_sim.portions import BLOCK
 from demur_sim.presence import Presence, Turnout
@@ -46,10 +47,10 @@ def finished(scenario: Scenario, **options: Any) -> WindowedResult:
 async def test_windows_are_the_same_over_processes_and_devices_come_and_go_once() -> None:
     presence = Presence(enrolled=0.7, enrol=0.1, stay=8.0, drop_out=0.1, late=0.05)
     scenario = replace(SUMS, window=3, minimum_cohort=1500, presence=presence)
-    run: dict[str, Any] = {"population": people(), "seed": 3}
+    how = How(population=people(), seed=3)
     with anyio.fail_after(DEADLINE_S):
-        arrays = await run_windows(scenario, **run)
-        real = await run_windows(scenario, **run, fidelity="processes", workers=2)
+        arrays = await run_windows(scenario, how)
+        real = await run_windows(scenario, replace(how, fidelity="processes", workers=2))
 
     assert [part.releases for part in real.results] == [part.releases for part in arrays.results]
     assert real.releases_sha256 == arrays.releases_sha256
@@ -57,7 +58,7 @@ async def test_windows_are_the_same_over_processes_and_devices_come_and_go_once(
     one_run = Turnout(presence=presence, seed=3).enrolled(devices=DEVICES, rounds=ROUNDS)
     np.testing.assert_array_equal(enrolled, one_run)
     reports = [release.reports for part in arrays.results for release in part.releases]
-    alone = await run_scenario(replace(scenario, window=0), **run)
+    alone = await run_scenario(replace(scenario, window=0), how)
     assert reports == [release.reports for release in alone.releases]
 
 
