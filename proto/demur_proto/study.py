@@ -288,9 +288,8 @@ def design_study(
     )
     remaining = math.nextafter(delta - reserve, 0.0)  # so that both add up to at most delta
     if not remaining > 0:
-        raise ParameterError(
-            "delta", delta, f"> {reserve:.3g}, which the sampler may need at epsilon {epsilon:g}"
-        )
+        needed = f"> {reserve:.3g}, which the sampler may need at epsilon {epsilon:g}"
+        raise ParameterError("delta", delta, f"{needed}; a smaller epsilon needs less")
     if measure is Measure.GDP:
         budget = conversions.gdp_mu(epsilon, delta=remaining)
         sigma = calibration.sigma_for_answers(answers, clip=clip, mu=budget)

@@ -90,7 +90,8 @@ def split_target(
         raise ParameterError("shares", list(shares), "at most 1 together")
     left = math.nextafter(delta - check_amount("sampler", sampler), 0.0)
     if not left > 0:
-        raise ParameterError("delta", delta, f"above {float(sampler):g}, which samplers may need")
+        needed = f"above {float(sampler):g}, which samplers may need at epsilon {epsilon:g}"
+        raise ParameterError("delta", delta, f"{needed}; a smaller epsilon needs less")
     check_delta("delta", left)
     gdp = measure is Measure.GDP
     whole = conversions.gdp_mu(epsilon, delta=left) if gdp else largest_rho(epsilon, delta=left)

@@ -144,13 +144,15 @@ def test_a_key_beyond_what_there_is_a_grid_or_a_law_for_is_named(override: str, 
     ("scenario", "said"),
     [
         (replace(FEW, arithmetic=Arithmetic.FLOAT, clip=1e-160), "clip must be nearer to 1"),
+        (replace(FEW, epsilon=1e3), "delta must be > 1, .* a smaller epsilon needs less"),
+        (replace(COUNTED, epsilon=1e3), "delta must be above 3, .* a smaller epsilon needs less"),
         (replace(COUNTED, epsilon=1e-9), "epsilon must be more at delta 1e-05, so that 0.1 of it"),
         (
             replace(FEW, counts=Counts(every=1, errors=1e-30)),
             "so that 1e-30 of it, the share of one study, has",
         ),
     ],
-    ids=["clip", "epsilon", "errors"],
+    ids=["clip", "large epsilon", "large epsilon of several", "small epsilon", "errors"],
 )
 def test_what_does_not_fit_is_told_by_a_key_that_there_is(
     scenario: TrainingScenario, said: str
