@@ -203,7 +203,8 @@ class Run:
                 refused = kept["refused"]  # every pixel is finite, so nobody else gave less
                 cohort.restore(spent=spent, refused=refused, covered=refused, rounds=rounds)
         inputs, labels = test.inputs(features), test.labels
-        while cohort.rounds < min(cell.steps, until or cell.steps):
+        last = cell.steps if until is None else min(until, cell.steps)
+        while cohort.rounds < last:
             started, number = time.monotonic(), cohort.rounds + 1
             defined = ModelDefinition(architecture=TWO_CONVOLUTIONS, features=features, theta=theta)
             total = cohort.noisy_sum(defined, number=number)

@@ -17,7 +17,7 @@ NPZ, CSV = (".npz",), (".csv", ".csv.gz")  #: how files of these kinds end
 class Algorithm(StrEnum):
     """What a device does of Feldman & Zrnic's two."""
 
-    PRIVATE_GD = "private-gd"  #: everyone pays for every step; there are as many as the budget has
+    PRIVATE_GD = "private-gd"  #: no more steps than the budget has full gradients: nobody runs out
     FILTERED_GD = "filtered-gd"  #: everyone pays for what they give, and shrinks the last of it
 
 
