@@ -163,6 +163,9 @@ async def _answered(
     cause: BaseException | None = None
     try:
         serve_for(call.caller)
+        # Else the first message takes them along; were that cut short by the scope, the status would
+        # take them along once more, gRPC would refuse to send it, and the client would wait for ever.
+        await context.send_initial_metadata(())
         with call.scope:
             await answer()
         if call.scope.cancelled_caught:
