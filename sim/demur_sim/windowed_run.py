@@ -68,9 +68,7 @@ async def run_windows(scenario: Scenario, how: How) -> WindowedResult:
         part = replace(scenario, name=name, window=0)
         begun = time.monotonic()
         results.append(await run_plan(part, _part(plan, window, number=number), started=begun))
-        if (
-            number == 1
-        ):  # or refuse now: windows that promise nothing together are not worth the time
+        if number == 1:  # windows that promise nothing together are refused before the others run
             many = len(schedule.windows)
             over_windows([studies_of(results[0])] * many, stay=many, delta=scenario.delta)
     return WindowedResult(

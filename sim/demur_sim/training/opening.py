@@ -34,17 +34,14 @@ class How:
     """
 
     seed: int
-    fidelity: Fidelity
+    fidelity: Fidelity  #: one of `FIDELITIES`
     workers: int  #: threads, or processes
     collector_port: int = 0  #: of processes; 0: a free one
 
     def check(self, scenario: TrainingScenario) -> None:
-        """Refuse what no training does, and what processes cannot do."""
+        """Refuse what processes cannot do."""
         if self.fidelity is Fidelity.COHORT:
             return
-        if self.fidelity is not Fidelity.PROCESSES:
-            expected = f"{Fidelity.COHORT} or {Fidelity.PROCESSES}, in a training"
-            raise ParameterError("fidelity", str(self.fidelity), expected)
         if scenario.arithmetic is not Arithmetic.GRID:
             raise ParameterError("arithmetic", str(scenario.arithmetic), "grid, in processes")
         if scenario.noise is not Noise.SHARES:
