@@ -1,8 +1,7 @@
 """A device's visits to collectors that misbehave, and to some that go away."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -26,6 +25,7 @@ from agent_kit import (
     remaining,
     scripted,
 )
+from cancel_kit import cancelled
 from demur_client import agent
 from demur_client.agent import fetch_study, visit
 from demur_client.connection import connected, send
@@ -298,16 +298,6 @@ async def test_an_unsupported_version_is_told(
     for attempt in (visit(a_device(Always(1.0)), channel), fetch_study(channel)):
         with pytest.raises(StateError, match="version 7 is not supported; this side speaks 1 to 1"):
             await attempt
-
-
-async def cancelled(wait_s: float, call: Callable[[], Awaitable[object]]) -> None:
-    """Cancel a call after a while; a cancellation that leaks fails here, and would hang pytest."""
-    try:
-        with anyio.move_on_after(wait_s) as scope:
-            await call()
-    except asyncio.CancelledError:
-        pytest.fail("the cancellation leaked out of its scope")
-    assert scope.cancelled_caught
 
 
 async def test_cancelling_a_visit_cancels_nothing_else(

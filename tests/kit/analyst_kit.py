@@ -1,7 +1,6 @@
 """What the tests of an analyst share: reports to their rounds, refusals, releases that they watch."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -45,13 +44,3 @@ async def watched(analyst: Analyst, count: int, *, from_number: int = 1) -> list
             if len(releases) == count:
                 break
     return releases
-
-
-async def cancelled(wait_s: float, call: Callable[[], Awaitable[object]]) -> None:
-    """Cancel a call after a while; a cancellation that leaks fails here, and would hang pytest."""
-    try:
-        with anyio.move_on_after(wait_s) as scope:
-            await call()
-    except asyncio.CancelledError:
-        pytest.fail("the cancellation leaked out of its scope")
-    assert scope.cancelled_caught

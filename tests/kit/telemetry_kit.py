@@ -1,8 +1,6 @@
 """What the tests of the scenario telemetry share: it cut to size, and its results."""
 
-import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,9 +60,3 @@ def by_category(symbols: Integers, categories: int) -> Integers:
     """How many people have each category on each day [periods, k]."""
     each = [np.bincount(day, minlength=categories + 1)[1:] for day in symbols.T]
     return np.array(each)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(content, dict)
-    return content

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from analyst_kit import DEADLINE_S, X, cancelled, send, watched
+from analyst_kit import DEADLINE_S, X, send, watched
+from cancel_kit import cancelled
 from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.release import Release

@@ -1,6 +1,5 @@
 """What a run leaves behind: the summary, the files, and nothing that only looks like a result."""
 
-import csv
 import dataclasses
 import hashlib
 import json
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from demur_sim.result_files import save
 from demur_sim.results import Result
 from demur_sim.run import simulate
 from demur_sim.scenario import Refusal, Scenario, load_scenario
+from results_kit import broken, read_json, read_rows
 
 DEVICES, ROUNDS = 500, 400
 FILES = {"summary.json", "releases.csv", "study.json", "plot.png"}
@@ -51,21 +51,6 @@ def thinning(seed: int = 0) -> Result:
         grid_exponent=-8,
     )
     return simulate(scenario, seed=seed, population=ArrayPopulation(values), workers=1)
-
-
-def not_json(word: str) -> NoReturn:
-    raise AssertionError(f"{word} is not JSON")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"), parse_constant=not_json)
-    assert isinstance(content, dict)
-    return content
-
-
-def read_rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "releases.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +90,6 @@ CONTRACT: dict[str, Any] = {
     "peak_rss_mb": float,
     "releases_sha256": str,
 }
-
-
-def broken(content: Any, contract: Any, where: str = "summary") -> list[str]:
-    """Which keys of the contract are missing, or hold another type."""
-    if not isinstance(contract, dict):
-        return [] if type(content) is contract else [f"{where}: {content!r}"]
-    missing = [f"{where}.{key} is missing" for key in contract if key not in content]
-    return missing + [
-        problem
-        for key in contract
-        if key in content
-        for problem in broken(content[key], contract[key], f"{where}.{key}")
-    ]
 
 
 def test_the_summary_has_the_keys_that_other_tools_read(saved: Path) -> None:

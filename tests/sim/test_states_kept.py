@@ -1,7 +1,5 @@
 """What a run of the scenario states leaves in files, and what its command says."""
 
-import csv
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,10 @@ from demur_sim.cli import main
 from demur_sim.report import report
 from demur_sim.result_files import save
 from demur_sim.scenario import Scenario
+from results_kit import read_json, read_rows
 from states_kit import DEVICES, bought, counted, small
 
 # ---- what is kept ----------------------------------------------------------------------------
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(content, dict)
-    return content
-
-
-def read_rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "releases.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def column(rows: list[dict[str, str]], name: str) -> Values:
@@ -78,11 +66,6 @@ def test_under_halt_nothing_has_an_interval(tmp_path: Path) -> None:
 
 
 # ---- the command -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 CUT = ("simulate", "states", "--set", "data.devices=2000", "--set", "rounds=3")

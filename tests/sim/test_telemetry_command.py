@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 from demur_sim.cli import main
-from telemetry_kit import read_json
-
-
-@pytest.fixture
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
+from results_kit import read_json
 
 CUT = ("simulate", "telemetry", "--set", "data.devices=2000", "--set", "rounds=2")
 

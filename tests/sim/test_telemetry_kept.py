@@ -1,12 +1,10 @@
 """What a run of the scenario telemetry leaves in files."""
 
-import csv
 import dataclasses
 import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from demur_sim.report import report
 from demur_sim.result_files import save
 from demur_sim.run import simulate
 from demur_sim.scenario import Refusal
-from telemetry_kit import DEVICES, PNG, counts, of_an_array, read_json, run, whole
+from results_kit import broken, read_json, read_rows
+from telemetry_kit import DEVICES, PNG, counts, of_an_array, run, whole
 
 CONTRACT: dict[str, Any] = {
     "scenario": str,
@@ -59,31 +58,11 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-def broken(content: Any, contract: Any, where: str = "summary") -> list[str]:
-    """Which keys of the contract are missing, or hold another type."""
-    if not isinstance(contract, Mapping):
-        return [] if type(content) is contract else [f"{where}: {content!r}"]
-    return [
-        problem
-        for key in contract
-        for problem in (
-            broken(content[key], contract[key], f"{where}.{key}")
-            if key in content
-            else [f"{where}.{key} is missing"]
-        )
-    ]
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "telemetry-0"
     save(whole(), folder)
     return folder
-
-
-def read_rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "releases.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def test_the_summary_has_the_keys_that_other_tools_read(saved: Path) -> None:
