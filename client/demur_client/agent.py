@@ -12,7 +12,8 @@ from demur_client.device import Device
 from demur_client.ledger.base import Settled
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
-from demur_client.slots import Evaluation, report_in_slot
+from demur_client.evaluator.base import Evaluation, Evaluator
+from demur_client.slots import report_in_slot
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
@@ -84,13 +85,13 @@ async def visit(
     device: Device,
     channel: grpc.aio.Channel,
     *,
+    evaluator: Evaluator,
     after_round: int = 0,
     last_round: int = 0,
     credential: DeviceCredential | None = None,
     watcher: Watcher | None = None,
     models: ModelCache | None = None,
     policy: OwnerPolicy | None = None,
-    evaluation: Evaluation | None = None,
 ) -> None:
     """Hand in what was not acknowledged, then answer every round that the collector pushes, in order.
 
@@ -106,6 +107,7 @@ async def visit(
     Args:
         device: who answers.
         channel: to the collector.
+        evaluator: computes the device's values: on a person's device a `SupervisedEvaluator`.
         after_round: answer only rounds with larger numbers; those that the device has answered are
             passed over anyway.
         last_round: leave once this round's receipt came; 0 stays until the collector ends the
@@ -114,8 +116,6 @@ async def visit(
         watcher: told of every message.
         models: fetched before; given again at the next visit, they need not be fetched again.
         policy: the owner's; None refuses no round.
-        evaluation: of this device's rounds; given again at the next visit, a source that hangs holds
-            one thread however many visits there are.
 
     Raises:
         AccessError: the credential was refused, or revoked during the visit.
@@ -125,9 +125,7 @@ async def visit(
     """
     stub = collector_pb2_grpc.CollectorStub(channel)
     call = stub.Visit(metadata=metadata_of(credential))
-    visited = _Visit(
-        device, call, watcher=watcher, policy=policy, evaluation=evaluation or Evaluation()
-    )
+    visited = _Visit(device, call, evaluator, watcher=watcher, policy=policy)
     known = ModelCache() if models is None else models
     after_round = max(after_round, device.ledger.reached(device.study.hash))
     hello = collector_pb2.Hello(
@@ -135,11 +133,12 @@ async def visit(
     )
 
     async def model_for(asked: Defined[Round]) -> DefinedModel | None:
-        query = asked.value.query
-        if not isinstance(query, ModelQuery):
-            return None
-        device.check(asked)
-        return await known.of(channel, query, credential=credential)
+        query, model = asked.value.query, None
+        if isinstance(query, ModelQuery):
+            device.check(asked)
+            model = await known.of(channel, query, credential=credential)
+        await evaluator.prepare(model)
+        return model
 
     try:
         async with calling(PEER):
@@ -183,10 +182,10 @@ class _Visit:
         self,
         device: Device,
         call: Call,
+        evaluator: Evaluator,
         *,
         watcher: Watcher | None,
         policy: OwnerPolicy | None,
-        evaluation: Evaluation,
     ) -> None:
         self.welcome = False  #: the collector knows the study
         self.pending: dict[bytes, tuple[int, Report]] = {}  #: by id, in the order of sending
@@ -194,7 +193,8 @@ class _Visit:
         self._call = call
         self._watcher = watcher
         self._policy = policy
-        self._evaluation = evaluation
+        self._evaluator = evaluator
+        self._evaluations: dict[bytes, Evaluation] = {}  # by report, until it is acknowledged
         self._backoff = Backoff(first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
 
     async def resend(self) -> None:
@@ -234,7 +234,10 @@ class _Visit:
     async def answer(self, asked: Defined[Round], model: DefinedModel | None) -> None:
         """Send the report to a round in its slot."""
         slot_ms = self._policy.slot_ms(asked.value) if self._policy else asked.value.answer_after_ms
-        report = await report_in_slot(self._device, asked, self._evaluation, model, slot_ms=slot_ms)
+        report, evaluation = await report_in_slot(
+            self._device, asked, self._evaluator, model, slot_ms=slot_ms
+        )
+        self._evaluations[report.report_id] = evaluation
         await self._send(asked.value.number, report)
 
     async def take(self, receipt: report_pb2.Receipt) -> None:
@@ -242,6 +245,8 @@ class _Visit:
         if receipt.report_id not in self.pending:
             raise WireError(f"{PEER} acknowledged a report that was never sent")
         number, report = self.pending.pop(receipt.report_id)
+        if evaluation := self._evaluations.pop(receipt.report_id, None):
+            evaluation.acknowledged()
         if self._watcher:
             self._watcher.answered(number, disposition=receipt.disposition)
         if receipt.disposition == report_pb2.DISPOSITION_TRY_LATER:

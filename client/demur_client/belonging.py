@@ -13,10 +13,11 @@ import grpc
 
 from demur_client.connection import connected
 from demur_client.enrolment import enrol, new_nonce
+from demur_client.evaluator.spare import SpareEvaluator
+from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.ledger.base import Identity, Ledger
 from demur_client.policy import OwnerPolicy
 from demur_client.running import Agent
-from demur_client.sources import DataSource, ExampleSource
 from demur_proto.channels import ClientTls, is_loopback, read_pem, split_target
 from demur_proto.credentials import DeviceCredential
 from demur_proto.errors import AccessError, ParameterError, StateError
@@ -132,12 +133,12 @@ async def enrol_device(
     return credential
 
 
-def agent_of(ledger: Ledger, source: DataSource | ExampleSource, *, policy: OwnerPolicy) -> Agent:
+def agent_of(ledger: Ledger, evaluator: SupervisedEvaluator | SpareEvaluator, *, policy: OwnerPolicy) -> Agent:
     """What runs an enrolled device, with the exact sampler and no way to seed it.
 
     Args:
         ledger: the device's.
-        source: its owner's data.
+        evaluator: of its owner's data; nothing else may look at them on a person's device.
         policy: its owner's.
 
     Raises:
@@ -148,7 +149,7 @@ def agent_of(ledger: Ledger, source: DataSource | ExampleSource, *, policy: Owne
         raise StateError("the device is not enrolled; do that first: demur device enrol")
     return Agent(
         ledger,
-        source,
+        evaluator,
         policy=policy,
         open_channel=partial(channel_of, identity, policy),
         credential=identity.credential,

@@ -13,9 +13,7 @@ from demur_client.sources import (
     DataSource,
     ExampleSource,
     Noted,
-    evaluate_error_share,
-    evaluate_gradient,
-    evaluate_query,
+    evaluate_round,
 )
 from demur_proto.arrays import Values, Words
 from demur_proto.continual.following import check_follows
@@ -27,7 +25,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.models.definition import DefinedModel
 from demur_proto.noise import Sampler
-from demur_proto.round import CountingQuery, Gradient, HaltCount, ModelQuery, Round
+from demur_proto.round import CountingQuery, HaltCount, ModelQuery, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import report_pb2
@@ -108,15 +106,12 @@ class Device:
         query = asked.value.query
         if isinstance(query, HaltCount):
             return self._ever_covered_in(query.halted_study, noted)
-        if not isinstance(query, ModelQuery):
-            return evaluate_query(query, self._source, noted=noted)
-        if model is None:
-            raise ParameterError("model", model, "the one that the round names")
-        check_model(model, query)
-        model_of(model.value)  # or refuse it, before any data is looked at
-        if isinstance(query, Gradient):
-            return evaluate_gradient(model, self._source, noted=noted)
-        return evaluate_error_share(model, self._source, noted=noted)
+        if isinstance(query, ModelQuery):  # refused before any data are looked at
+            if model is None:
+                raise ParameterError("model", model, "the one that the round names")
+            check_model(model, query)
+            model_of(model.value)
+        return evaluate_round(query, model, self._source, noted=noted)
 
     def report(
         self, asked: Defined[Round], value: Values | None, *, note: str = ""
@@ -144,6 +139,11 @@ class Device:
             return self._made(asked, mechanism, value, purse)
 
         return self.ledger.seal(asked, make, note=note)
+
+    def begin(self, asked: Defined[Round]) -> bool:
+        """Stub."""
+        self.check(asked)
+        return True
 
     def check(self, asked: Defined[Round]) -> Mechanism:
         """Refuse, for public reasons only, a round that breaks the contract.

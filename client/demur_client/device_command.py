@@ -155,8 +155,6 @@ def run_run(options: argparse.Namespace) -> int:
     """Run `demur device run`."""
     import logging
 
-    import anyio
-
     from demur_client.device_folder import run_folder
     from demur_client.log_lines import JsonLines
 
@@ -166,7 +164,7 @@ def run_run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING, handlers=[handler]
     )
-    anyio.run(run_folder, _folder(options))
+    run_folder(_folder(options))
     return 0
 
 

@@ -8,7 +8,9 @@ from typing import final
 
 import anyio
 
-from demur_client.belonging import agent_of
+from demur_client.evaluator.opening import open_evaluator
+from demur_client.evaluator.spare import SpareEvaluator
+from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.looking import LedgerCopy
@@ -103,7 +105,7 @@ class DeviceFolder:
         return LedgerFile(self.ledger_path, caps=[policy.lifetime_cap], counter=counter)
 
 
-async def run_folder(folder: DeviceFolder) -> None:
+def run_folder(folder: DeviceFolder) -> None:
     """Run the device of a folder until the process is told to stop (SIGINT or SIGTERM).
 
     Raises:
@@ -113,19 +115,27 @@ async def run_folder(folder: DeviceFolder) -> None:
         StorageError: its ledger cannot be used.
     """
     policy, source = folder.policy()
-    with folder.ledger() as ledger:
-        agent = agent_of(ledger, source.open(), policy=policy)
-        logger.info("started")
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_end_on_signal, tasks.cancel_scope)
-                await agent.run()
-        except BaseExceptionGroup as group:
-            error = ours_in(group)
-            if error is None:
-                raise
-            raise error from None
-        logger.info("stopped")
+    with open_evaluator(source.open(), policy) as evaluator, folder.ledger() as ledger:
+        anyio.run(_run, ledger, evaluator, policy)
+
+
+async def _run(
+    ledger: LedgerFile, evaluator: SupervisedEvaluator | SpareEvaluator, policy: OwnerPolicy
+) -> None:
+    from demur_client.belonging import agent_of  # it loads gRPC, which the evaluator need not hold
+
+    agent = agent_of(ledger, evaluator, policy=policy)
+    logger.info("started")
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_on_signal, tasks.cancel_scope)
+            await agent.run()
+    except BaseExceptionGroup as group:
+        error = ours_in(group)
+        if error is None:
+            raise
+        raise error from None
+    logger.info("stopped")
 
 
 async def _end_on_signal(scope: anyio.CancelScope) -> None:

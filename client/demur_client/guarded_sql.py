@@ -60,7 +60,7 @@ class Limits:
         ParameterError: a field is outside its range.
     """
 
-    time_limit_s: float = 1.0  #: seconds; > 0
+    time_limit_s: float = 0.7  #: seconds; > 0; below four fifths of the usual slot
     most_rows: int = 4096  #: of a result
     most_numbers: int = 1 << 20  #: of a result, all rows together
 

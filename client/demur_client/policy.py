@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from fractions import Fraction
 
+from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.ledger.purse import LifetimeCap
 from demur_proto import conversions
 from demur_proto.checks import check_integer, check_positive
@@ -111,6 +112,12 @@ class OwnerPolicy:
     certificates: tuple[bytes, ...] = ()  #: SHA-256 of those that may vouch for the collector
     quiet_hours: tuple[QuietHours, ...] = ()
     shortest_slot_ms: int = 1000  #: a shorter slot is refused; a round without one gets this one
+    evaluation_memory_mib: int = 256  #: for one evaluation of the owner's data; 64 to 2^20
+    evaluation_processor_s: int = 30  #: likewise, seconds of processor time; 1 to 2^20
+    evaluation_wall_s: float = 60.0  #: likewise, seconds; at most four fifths of the slot in any case
+    fill_processor: bool = True
+    """Keep the processor busy from the end of an evaluation until its report is acknowledged, so that the
+    device's times do not tell how busy it was. Whoever turns it off saves a battery, and tells that."""
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -134,6 +141,9 @@ class OwnerPolicy:
             check_positive("smallest_sigma", self.smallest_sigma)
         check_integer("smallest_cohort", self.smallest_cohort, 1, (1 << 31) - 1)
         check_integer("shortest_slot_ms", self.shortest_slot_ms, 0, 86_400_000)
+        if not isinstance(self.fill_processor, bool):
+            raise ParameterError("fill_processor", self.fill_processor, "true or false")
+        self.evaluation_limits  # noqa: B018  or refuse it, by its own name
         for name in ("studies", "certificates"):
             for each in getattr(self, name):
                 if not isinstance(each, bytes) or len(each) != 32:
@@ -211,6 +221,15 @@ class OwnerPolicy:
     def slot_ms(self, asked: Round) -> int:
         """How long after a round was received its report leaves; the same whatever it holds."""
         return asked.answer_after_ms or self.shortest_slot_ms
+
+    @property
+    def evaluation_limits(self) -> EvaluationLimits:
+        """The most that one evaluation of the owner's data may take."""
+        return EvaluationLimits(
+            memory_mib=self.evaluation_memory_mib,
+            processor_s=self.evaluation_processor_s,
+            wall_s=self.evaluation_wall_s,
+        )
 
     @property
     def lifetime_cap(self) -> LifetimeCap:

@@ -41,11 +41,15 @@ TEMPLATE = """\
 # certificates = []            # SHA-256 of those that may vouch for the collector; none: the kept one
 # quiet_hours = []             # such as "22:00-07:00", by this device's clock: nobody is visited
 # shortest_slot_ms = {shortest_slot_ms}      # shorter slots are refused; without any, this one is kept
+# evaluation_memory_mib = {evaluation_memory_mib}  # what one evaluation of the data may take: memory,
+# evaluation_processor_s = {evaluation_processor_s}  # processor time in whole seconds,
+# evaluation_wall_s = {evaluation_wall_s}     # and time, of which a slot leaves four fifths at most
+# fill_processor = true        # false: save the battery, and let times tell how busy an evaluation was
 
 # Where this owner's data are: a SQLite database, or a folder of CSV files.
 # [source]
 # database = "data.sqlite"
-# time_limit_s = 1.0
+# time_limit_s = 0.7
 
 # What may be asked, and the one SELECT that answers it. :period is the feature's own parameter.
 # [features]

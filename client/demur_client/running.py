@@ -17,8 +17,7 @@ from demur_client.device import Device
 from demur_client.ledger.base import Ledger
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
-from demur_client.slots import Evaluation
-from demur_client.sources import DataSource, ExampleSource
+from demur_client.evaluator.base import Evaluator
 from demur_proto.credentials import DeviceCredential
 from demur_proto.errors import AccessError, DemurError, NotFoundError, PolicyError
 from demur_proto.noise import Sampler
@@ -43,8 +42,8 @@ class Agent:
 
     Args:
         ledger: what the device must not forget. Nobody else uses it meanwhile.
-        source: its owner's data. It is asked from other threads, for one round of each study at a
-            time.
+        evaluator: computes values of its owner's data, for one round of each study at a time: on a person's
+            device a `SupervisedEvaluator`.
         policy: its owner's.
         open_channel: opens a channel to the collector, as `connected` does.
         credential: from `enrol`; None where the collector takes reports from anybody.
@@ -61,7 +60,7 @@ class Agent:
     def __init__(
         self,
         ledger: Ledger,
-        source: DataSource | ExampleSource,
+        evaluator: Evaluator,
         *,
         policy: OwnerPolicy,
         open_channel: Opening,
@@ -73,7 +72,7 @@ class Agent:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._ledger = ledger
-        self._source = source
+        self._evaluator = evaluator
         self._policy = policy
         self._open_channel = open_channel
         self._credential = credential
@@ -106,7 +105,7 @@ class Agent:
 
     async def _attend(self, study_hash: bytes) -> None:
         """Visit for one study, again and again, until that is of no use for good."""
-        backoff, models, evaluation = replace(self._bounds), ModelCache(), Evaluation()
+        backoff, models = replace(self._bounds), ModelCache()
         device: Device | None = None
         told = ""  # why there is no study yet
         while True:
@@ -121,11 +120,11 @@ class Agent:
                         await visit(
                             device,
                             channel,
+                            evaluator=self._evaluator,
                             credential=self._credential,
                             watcher=self._watcher,
                             models=models,
                             policy=self._policy,
-                            evaluation=evaluation,
                         )
                         logger.info("the collector ended the visit")
             except (AccessError, PolicyError) as error:
@@ -159,7 +158,7 @@ class Agent:
         if self._ledger.forgotten(study.hash):
             # Nobody knows any more which rounds were answered, and none is answered twice.
             raise PolicyError(f"study {study.value.name!r} was forgotten on this device, for good")
-        device = Device(study, self._source, self._sampler, ledger=self._ledger)  # it agrees
+        device = Device(study, self._evaluator.source, self._sampler, ledger=self._ledger)  # it agrees
         logger.info("takes part in study %r, %s", study.value.name, study.hash.hex())
         return device
 

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from demur_proto.arrays import Values
+from demur_proto.errors import ParameterError
 from demur_proto.gradients import dimension_of, person_error_share, person_gradient
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import Feature, Histogram, Linear, Prefix
+from demur_proto.round import Feature, Gradient, HaltCount, Histogram, Linear, ModelQuery, Prefix, Query
 
 
 class DataSource(Protocol):
@@ -63,6 +64,35 @@ class FunctionSource:
         """
         value = self._functions[feature.name](feature.parameters)
         return np.asarray(value, dtype=np.float64).reshape(1, -1)
+
+
+def evaluate_round(
+    query: Query,
+    model: DefinedModel | None,
+    source: DataSource | ExampleSource,
+    *,
+    noted: Noted | None = None,
+) -> Values | None:
+    """What a round asks of its owner's data [1, v]; None where that fails.
+
+    Args:
+        query: of the round; one that asks for data, so no `HaltCount`.
+        model: the one that it names, checked against it; None where it names none.
+        source: its owner's data.
+        noted: as in `evaluate_query`.
+
+    Raises:
+        ParameterError: the query asks for no data, or names a model and there is none.
+    """
+    if isinstance(query, HaltCount):
+        raise ParameterError("query", "a halt count", "one that asks for the owner's data")
+    if not isinstance(query, ModelQuery):
+        return evaluate_query(query, source, noted=noted)
+    if model is None:
+        raise ParameterError("model", model, "the one that the round names")
+    if isinstance(query, Gradient):
+        return evaluate_gradient(model, source, noted=noted)
+    return evaluate_error_share(model, source, noted=noted)
 
 
 def evaluate_query(

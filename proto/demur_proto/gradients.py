@@ -139,3 +139,15 @@ def _owned(
         labels=answers.astype(np.int64),
         people=np.array([0, len(answers)], dtype=np.int64),
     )
+
+
+def working_set(definition: ModelDefinition) -> int:
+    """Stub."""
+    return 8 * 4 * definition.architecture.parameters
+
+
+def prepare(definition: ModelDefinition) -> None:
+    """Stub."""
+    if definition.features is not None and definition.features.name == "whitened_gradients":
+        f = definition.features
+        f.of(np.zeros((1, f.height, f.width), np.uint8))

@@ -28,6 +28,7 @@ from demur_proto.study import Study, View
 from demur_proto.v1 import report_pb2
 from demur_proto.words import decode_words
 from demur_sim.children import peak_rss_mb, say
+from demur_sim.in_process import InProcessEvaluator
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
 from demur_sim.populations import PersonSource, Population
 from demur_sim.recorder import Recorder
@@ -75,7 +76,7 @@ async def _live(pipe: Connection, life: Life) -> None:
         watcher = _Confidant(pipe, ledger, sampler, life)
         agent = Agent(
             ledger,
-            source,
+            InProcessEvaluator(source),
             policy=policy,
             open_channel=partial(connected, life.target),
             sampler=sampler,

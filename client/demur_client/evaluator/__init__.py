@@ -1,0 +1,1 @@
+"""Evaluating an owner's data where nothing that happens to the evaluation shows outside."""

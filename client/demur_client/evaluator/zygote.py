@@ -1,0 +1,207 @@
+"""The processes that evaluate, on Linux: each of them forked, none of them ever seen by the sender.
+
+| process | lives | does |
+|---|---|---|
+| keeper | as long as the device | forks the zygote, and another one should that be killed |
+| zygote | as long | keeps what takes time to load, prepares models, forks a supervisor for each round |
+| supervisor | one round | forks the evaluation, ends it at a public time with all that it left behind, keeps the processor busy until the report is acknowledged |
+| evaluation | to the end of its slot at most | looks at the owner's data, at the lowest priority and within limits |
+
+The device writes one order for each round and then looks, at a public time, at a piece of shared memory. It waits for
+none of them: neither how an evaluation ends nor how long its end takes has any way to its loop.
+"""
+
+import gc
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from demur_client.evaluator import confine
+from demur_client.evaluator.limits import EvaluationLimits
+from demur_client.evaluator.board import Board
+from demur_client.sources import DataSource, ExampleSource, evaluate_round
+from demur_proto.definition import hash_definition, read_round, read_study
+from demur_proto.errors import DemurError
+from demur_proto.gradients import prepare
+from demur_proto.models.definition import MODEL_TAG, DefinedModel, read_model
+from demur_proto.round import ModelQuery
+
+ORDER = struct.Struct("<BxxxIQIddd")
+"""What is ordered; how many numbers the value has; the number of the order; how many bytes of what comes
+with it are the study; when the evaluation is ended, and from when to when the processor is filled."""
+EVALUATE, PREPARE = 1, 2
+NUMBER = struct.Struct("<Q")  #: in front of an answer: of the order
+KEPT = 2  #: models that were prepared: this round's and the last one's
+PAUSE_S = 0.1  #: before another zygote
+AFTER_S = 0.01  #: for which the processor is kept busy after the acknowledgement
+LONGEST_ANSWER = 1000  #: bytes of why a model cannot be prepared
+
+_PARENT_GONE = signal.SIGUSR1  # to a supervisor, so that it can end what is below it first
+
+
+def keep(channel: socket.socket, source: DataSource | ExampleSource, limits: EvaluationLimits) -> NoReturn:
+    """Be the keeper, until the device is gone or has closed its end of the channel."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are for the device
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    confine.silence()
+    while True:
+        zygote = os.fork()
+        if not zygote:
+            try:
+                _be_zygote(channel, source, limits)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(zygote, 0)
+        if not status:
+            os._exit(0)
+        time.sleep(PAUSE_S)
+
+
+def _be_zygote(
+    channel: socket.socket, source: DataSource | ExampleSource, limits: EvaluationLimits
+) -> NoReturn:
+    """Take orders. Nothing here depends on what evaluations do."""
+    confine.follow_parent(os.getppid(), signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
+    signal.pthread_sigmask(signal.SIG_BLOCK, [_PARENT_GONE])
+    models: dict[bytes, DefinedModel] = {}
+    _settle()
+    while True:
+        message, handles, _, _ = socket.recv_fds(channel, ORDER.size, 2)
+        if not message:
+            os._exit(0)  # the device is gone
+        what, length, number, study_bytes, ended, fill_from, fill_to = ORDER.unpack(message)
+        try:
+            if what == PREPARE:
+                channel.send(NUMBER.pack(number) + _prepared(models, _content(handles[0])))
+            elif not os.fork():
+                channel.close()
+                board = Board(handles[0], length=length)
+
+                def evaluate() -> None:
+                    # all of it in the evaluation's own process, and within its limits
+                    content = _content(handles[1])
+                    for handle in handles:
+                        os.close(handle)
+                    study = read_study(content[:study_bytes])
+                    query = read_round(content[study_bytes:], study=study).value.query
+                    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
+                    notes: list[str] = []
+                    value = evaluate_round(query, model, source, noted=notes.append)
+                    board.put(value, "".join(notes))
+
+                _supervise(evaluate, board, limits, ended, fill_from, fill_to)
+        except OSError:  # no process or memory for it now: the round gets cover
+            pass
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+
+def _settle() -> None:
+    """Leave what there is by now out of every collection, so that forks share its memory."""
+    gc.collect()
+    gc.freeze()
+
+
+def _prepared(models: dict[bytes, DefinedModel], definition: bytes) -> bytes:
+    """Prepare a model, and say why it cannot be; nothing where it can."""
+    known = models.pop(hash_definition(MODEL_TAG, definition), None)
+    try:
+        model = known or read_model(definition)
+        if known is None:
+            prepare(model.value)
+        models[model.hash] = model
+        while len(models) > KEPT:
+            del models[next(iter(models))]
+        if known is None:
+            _settle()
+    except (DemurError, MemoryError) as error:
+        return str(error).encode()[:LONGEST_ANSWER] or b"it takes more memory than there is"
+    return b""
+
+
+def _content(handle: int) -> bytes:
+    return os.pread(handle, os.fstat(handle).st_size, 0)
+
+
+def _supervise(
+    evaluate: Callable[[], None],
+    board: Board,
+    limits: EvaluationLimits,
+    ended: float,
+    fill_from: float,
+    fill_to: float,
+) -> NoReturn:
+    """See one evaluation through. Whatever goes wrong here, the sender does not notice."""
+    try:
+        zygote, base_bytes = os.getppid(), confine.address_space()
+        confine.follow_parent(zygote, _PARENT_GONE)
+        confine.adopt_descendants()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        evaluation = os.fork()
+        if not evaluation:
+            try:
+                confine.follow_parent(os.getppid(), signal.SIGKILL)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [_PARENT_GONE])
+                confine.confine(limits, base_bytes=base_bytes)
+                evaluate()
+            finally:
+                os._exit(0)
+        _sleep_until(ended, zygote)
+        confine.kill(evaluation)
+        fillers = _fill(board, fill_from, fill_to, zygote)
+        _end_all(besides=fillers)
+        for filler in fillers:
+            os.waitpid(filler, 0)
+    finally:
+        os._exit(0)
+
+
+def _sleep_until(when: float, parent: int) -> None:
+    """Sleep to a time of `time.monotonic`, or until this process has another parent."""
+    while (left := when - time.monotonic()) > 0 and os.getppid() == parent:
+        signal.sigtimedwait([_PARENT_GONE], left)
+
+
+def _end_all(*, besides: list[int]) -> None:
+    """End and reap all that is below this process: what its parent leaves behind becomes its own."""
+    while left := [each for each in confine.children() if each not in besides]:
+        for process in left:
+            confine.kill(process)
+        for process in left:
+            with suppress(ChildProcessError):
+                os.waitpid(process, 0)
+
+
+def _fill(board: Board, start: float, stop: float, zygote: int) -> list[int]:
+    """Keep every processor busy with nothing, at the lowest priority, until the report is acknowledged.
+
+    A processor that has just been busy answers sooner than one that has slept.
+    """
+    if not stop > start:
+        return []
+    _sleep_until(start, zygote)
+    fillers = []
+    for processor in os.sched_getaffinity(0) if os.getppid() == zygote else ():
+        filler = os.fork()
+        if not filler:
+            try:
+                confine.follow_parent(os.getppid(), signal.SIGKILL)
+                os.sched_setaffinity(0, {processor})
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+                while time.monotonic() < stop and not board.acknowledged:
+                    pass
+                after = time.monotonic() + AFTER_S
+                while time.monotonic() < min(after, stop):
+                    pass
+            finally:
+                os._exit(0)
+        fillers.append(filler)
+    return fillers
