@@ -85,6 +85,20 @@ class Device:
         """
         return bool(self.ledger.ever_covered(self.study.hash))
 
+    def begin(self, asked: Defined[Round]) -> bool:
+        """Note for good that a round is about to be evaluated, and say whether it may be.
+
+        Where this is False nothing is evaluated, and `report` gives what it must: see `Ledger.begin`.
+
+        Args:
+            asked: a round of this device's study.
+
+        Raises:
+            ParameterError, StateError, StorageError: as `report`.
+        """
+        self.check(asked)
+        return self.ledger.begin(asked)
+
     def evaluate(
         self,
         asked: Defined[Round],
@@ -128,7 +142,8 @@ class Device:
         Args:
             asked: a round of this device's study.
             value: what `evaluate` gave; None, or another shape, for a cover report, or for no
-                change in a running count.
+                change in a running count. Whatever it is, a round that an earlier process began is
+                answered so, for nothing.
             note: what went wrong in `evaluate`, for the owner's eyes. Secret.
 
         Raises:
@@ -154,7 +169,8 @@ class Device:
         if asked.value.study_hash != self.study.hash:
             raise ParameterError("round", number, "a round of this device's study")
         answered = self.ledger.answered(self.study.hash, number)
-        if answered not in (None, asked.hash):
+        known = answered or self.ledger.begun(self.study.hash, number)
+        if known not in (None, asked.hash):
             raise ParameterError("round", number, "the round that had this number before")
         count = count_of(asked.value)
         if answered is None and count is not None:
@@ -172,6 +188,8 @@ class Device:
     def _made(
         self, asked: Defined[Round], mechanism: Mechanism, value: Values | None, purse: Purse
     ) -> report_pb2.Report:
+        if purse.stopped:
+            value = None
         numbers, failed = _as_numbers(value, shape=(1, asked.value.query.value_length))
         purse.whole = not failed and bool(mechanism.sound(numbers)[0])
         words = self._paid_for(asked.value, mechanism, numbers, purse)

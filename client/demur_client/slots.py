@@ -42,7 +42,8 @@ class Evaluation:
         Raises:
             ParameterError: the round is none of this device's study.
         """
-        device.check(asked)
+        if not device.begin(asked):  # the ledger says with what it is answered, and why
+            return _Outcome("")
         if self._under_way is not None and not self._under_way.over:
             return _Outcome("the data source was still busy with an earlier round")
         self._under_way = _Outcome(
@@ -111,7 +112,8 @@ async def report_in_slot(
     """
     if not slot_ms:
         notes: list[str] = []
-        value = device.evaluate(asked, model, noted=notes.append)
+        begun = device.begin(asked)
+        value = device.evaluate(asked, model, noted=notes.append) if begun else None
         return device.report(asked, value, note="".join(notes))
     received, within_s = time.monotonic(), READY * slot_ms / 1000
     outcome = evaluation.begin(device, asked, model, within_s=within_s)
