@@ -64,7 +64,7 @@ class Device:
             raise ParameterError("secret", "a value", "None beside a ledger, which has one")
         self.study = study
         self.ledger: Ledger = MemoryLedger(secret) if ledger is None else ledger
-        self._source = source
+        self.source = source
         self._sampler: Sampler = ExactSampler() if sampler is None else sampler
         self.ledger.agree(study)
 
@@ -82,6 +82,20 @@ class Device:
         every report is cover.
         """
         return bool(self.ledger.ever_covered(self.study.hash))
+
+    def begin(self, asked: Defined[Round]) -> bool:
+        """Note for good that a round is about to be evaluated, and say whether it may be.
+
+        Where this is False nothing is evaluated, and `report` gives what it must: see `Ledger.begin`.
+
+        Args:
+            asked: a round of this device's study.
+
+        Raises:
+            ParameterError, StateError, StorageError: as `report`.
+        """
+        self.check(asked)
+        return self.ledger.begin(asked)
 
     def evaluate(
         self,
@@ -111,7 +125,7 @@ class Device:
                 raise ParameterError("model", model, "the one that the round names")
             check_model(model, query)
             model_of(model.value)
-        return evaluate_round(query, model, self._source, noted=noted)
+        return evaluate_round(query, model, self.source, noted=noted)
 
     def report(
         self, asked: Defined[Round], value: Values | None, *, note: str = ""
@@ -123,7 +137,8 @@ class Device:
         Args:
             asked: a round of this device's study.
             value: what `evaluate` gave; None, or another shape, for a cover report, or for no
-                change in a running count.
+                change in a running count. Whatever it is, a round that an earlier process began is
+                answered so, for nothing.
             note: what went wrong in `evaluate`, for the owner's eyes. Secret.
 
         Raises:
@@ -140,11 +155,6 @@ class Device:
 
         return self.ledger.seal(asked, make, note=note)
 
-    def begin(self, asked: Defined[Round]) -> bool:
-        """Stub."""
-        self.check(asked)
-        return True
-
     def check(self, asked: Defined[Round]) -> Mechanism:
         """Refuse, for public reasons only, a round that breaks the contract.
 
@@ -154,7 +164,8 @@ class Device:
         if asked.value.study_hash != self.study.hash:
             raise ParameterError("round", number, "a round of this device's study")
         answered = self.ledger.answered(self.study.hash, number)
-        if answered not in (None, asked.hash):
+        known = answered or self.ledger.begun(self.study.hash, number)
+        if known not in (None, asked.hash):
             raise ParameterError("round", number, "the round that had this number before")
         count = count_of(asked.value)
         if answered is None and count is not None:
@@ -172,6 +183,8 @@ class Device:
     def _made(
         self, asked: Defined[Round], mechanism: Mechanism, value: Values | None, purse: Purse
     ) -> report_pb2.Report:
+        if purse.stopped:
+            value = None
         numbers, failed = _as_numbers(value, shape=(1, asked.value.query.value_length))
         purse.whole = not failed and bool(mechanism.sound(numbers)[0])
         words = self._paid_for(asked.value, mechanism, numbers, purse)

@@ -203,10 +203,12 @@ def _answer(row: Answered) -> str:
 
 def _told(row: Answered) -> str:
     """What a running count was told."""
+    if row.note:
+        return f"no change told: {row.note}"
     if not row.given:
         return "no change told: the budget would not have covered what follows from it"
     if row.covered:
-        return f"no change told: {row.note or 'the data source gave no such state'}"
+        return "no change told: the data source gave no such state"
     return f"change of {row.change:+d} told" if row.change else "nothing had changed"
 
 

@@ -13,8 +13,6 @@ from demur_proto.models.definition import DefinedModel
 from demur_proto.round import HaltCount, Round
 from demur_proto.v1.report_pb2 import Report
 
-STOPPED = "the device stopped while this round was being evaluated"
-
 
 async def report_in_slot(
     device: Device,
@@ -52,7 +50,7 @@ async def report_in_slot(
     slot = Slot(received_s=time.monotonic(), length_s=slot_ms / 1000) if slot_ms else None
     evaluation: Evaluation = _AskedLedger(device, asked)
     if not device.begin(asked):
-        evaluation = NoValue(STOPPED)
+        evaluation = NoValue("")  # the ledger says why
     elif not isinstance(asked.value.query, HaltCount):
         evaluation = evaluator.begin(device, asked, model, slot=slot)
     if slot:

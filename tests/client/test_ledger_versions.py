@@ -20,7 +20,7 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(home: Home) -> No
     execute("PRAGMA user_version = 9")(home)
     content = home.path.read_bytes()
 
-    with pytest.raises(UnsupportedError, match="has version 9, and this demur knows 2"):
+    with pytest.raises(UnsupportedError, match="has version 9, and this demur knows 3"):
         home.ledger()
     with pytest.raises(UnsupportedError):
         LedgerCopy(home.path)
@@ -124,14 +124,14 @@ def test_a_ledger_of_version_1_is_read_and_goes_on(home: Home) -> None:
         assert spent_of(ledger, STUDY) == FULL + 5
 
 
-def test_an_answer_in_a_file_of_version_2_is_bytes_as_the_docs_say(home: Home) -> None:
+def test_an_answer_in_a_file_of_version_3_is_bytes_as_the_docs_say(home: Home) -> None:
     home.answer(1)
 
     connection = sqlite3.connect(home.path)
     kind, body, sealed = connection.execute(
         "SELECT kind, body, sealed FROM changes WHERE sealed NOT NULL"
     ).fetchone()
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (3,)
     connection.close()
 
     asked = ask(STUDY, 1)
@@ -143,6 +143,33 @@ def test_an_answer_in_a_file_of_version_2_is_bytes_as_the_docs_say(home: Home) -
         *(at, b"\x01", bytes(240), asked.definition),
     )
     assert (kind, body) == ("answered", b"".join(expected))
+
+
+def test_a_round_that_was_begun_is_bytes_as_the_docs_say(home: Home) -> None:
+    with home.ledger() as ledger:
+        ledger.agree(STUDY)
+        ledger.begin(ask(STUDY, 7))
+
+    connection = sqlite3.connect(home.path)
+    (row,) = connection.execute("SELECT body, sealed FROM changes WHERE kind = 'begun'").fetchall()
+    connection.close()
+
+    assert row == ((7).to_bytes(4, "big") + STUDY.hash + ask(STUDY, 7).hash, None)
+
+
+def test_a_ledger_of_version_2_is_read_and_goes_on(home: Home) -> None:
+    home.answer(1)  # without a round that was begun: as version 2 wrote it
+    execute("PRAGMA user_version = 2")(home)
+
+    with pytest.raises(UnsupportedError, match="start the device once"):
+        LedgerCopy(home.path)
+    with home.ledger() as ledger:
+        assert ledger.trusted
+        assert spent_of(ledger, STUDY) == FULL
+        assert ledger.begin(ask(STUDY, 2))
+    with home.ledger() as ledger:
+        assert ledger.trusted
+        assert not ledger.begin(ask(STUDY, 2))
 
 
 def test_a_history_over_both_versions_is_told_in_one(home: Home) -> None:
@@ -170,7 +197,7 @@ def test_older_tables_are_brought_to_the_newest_version_in_one_step(
         assert spent_of(ledger, STUDY) == 5
 
     connection = sqlite3.connect(home.path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (5,)
     assert connection.execute("SELECT x, y FROM later").fetchall() == []
     connection.close()
 

@@ -1,8 +1,9 @@
 """What every ledger does, and the records that it gives.
 
-A report goes through two states: SEALED, when its charge and its bytes are kept and it may be sent,
-as often as needed; then ACKED or EXPIRED, when nobody wants it any more and its bytes are dropped.
-Charges are never given back, and no round is ever answered with other bytes.
+A round is BEGUN before anything of its owner's data is read for it. Its report then goes through two
+states: SEALED, when its charge and its bytes are kept and it may be sent, as often as needed; then
+ACKED or EXPIRED, when nobody wants it any more and its bytes are dropped. Charges are never given
+back, and no round is ever answered with other bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -140,12 +141,37 @@ class Ledger(Protocol):
     def answered(self, study_hash: bytes, number: int) -> bytes | None:
         """The hash of the round of this number that was answered; None where none was."""
 
+    def begun(self, study_hash: bytes, number: int) -> bytes | None:
+        """The hash of the round of this number that was begun and not answered; None where none is."""
+
+    def begin(self, asked: Defined[Round]) -> bool:
+        """Note that the owner's data are about to be read for a round; before any of them are.
+
+        An evaluation may end its process. A round that an earlier process began and never sealed is
+        not evaluated again, or it would end every process to come, and the silence would show the
+        data: `seal` answers it with cover, for nothing.
+
+        Args:
+            asked: the round.
+
+        Returns:
+            True where the round may be evaluated: nobody has begun it, or this very object has, as
+            when a visit lost its connection. False where an earlier process has; and where the
+            round is sealed, since the same bytes are sent again.
+
+        Raises:
+            ParameterError: its study was not agreed to, or another round had its number.
+            StateError: it was answered, and the report is settled.
+            StorageError: it cannot be kept. Nothing of the owner's may be read.
+        """
+
     def seal(
         self, asked: Defined[Round], make: Callable[[Purse], Report], *, note: str = ""
     ) -> Report:
         """Answer a round: charge it, keep the report, and only then give it out; all or nothing.
 
-        A round that was answered gets the same report again, and nothing is made.
+        A round that was answered gets the same report again, and nothing is made. To one that an
+        earlier process began, the purse gives nothing: see `begin`.
 
         Args:
             asked: the round.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from demur_client.ledger.base import Answered, Identity, Settled
 from demur_client.ledger.changes import (
     Agreed,
+    Begun,
     Change,
     Doubted,
     Dropped,
@@ -46,6 +47,8 @@ class Membership:
     counts: dict[int, RunningState] = field(default_factory=dict)
     """Running counts, by the number of the round that began each."""
     held: int = 0  #: by all of them for words to come, units; kept, as there may be any number
+    begun: dict[int, bytes] = field(default_factory=dict)
+    """Hashes of the rounds that were begun and not answered, by their numbers."""
     entries: dict[int, Entry] = field(default_factory=dict)  #: by the round's number
     changes: list[int] = field(default_factory=list)  #: numbers of all changes that tell of it
 
@@ -62,6 +65,7 @@ class Membership:
         self.covered = True
         self.counts.clear()
         self.held = 0
+        self.begun.clear()
         self.entries.clear()
         self.changes.clear()
 
@@ -96,6 +100,8 @@ class Book:
                 self.secret, self.doubt = change.secret, change.doubt
             case Agreed():
                 self._agree(at, change.definition)
+            case Begun():
+                self._begin(at, change)
             case Charged():
                 self._charge(at, change)
             case Dropped():
@@ -142,8 +148,10 @@ class Book:
         """What is left of a study's budget beside what is held, units."""
         return 0 if self.doubt else member.declared.budget_units - member.taken
 
-    def purse(self, member: Membership, policy: Policy, asked: Round) -> Purse:
-        """What the next answer in a study of this policy may be paid from."""
+    def purse(
+        self, member: Membership, policy: Policy, asked: Round, *, stopped: bool = False
+    ) -> Purse:
+        """What the next answer in a study of this policy may be paid from; `stopped` as in `Purse`."""
         others = [each for each in self._members.values() if each is not member]
         caps = [
             (cap, sum(cap.units(each.declared, each.taken) for each in others))
@@ -155,7 +163,13 @@ class Book:
         spent = member.declared.budget_units - self.remaining(member)
         refused = member.refused or bool(self.doubt)
         return Purse.of(
-            member.declared, policy, spent=spent, refused=refused, caps=caps, running=running
+            member.declared,
+            policy,
+            spent=spent,
+            refused=refused,
+            caps=caps,
+            running=running,
+            stopped=stopped,
         )
 
     def _agree(self, at: int, definition: bytes) -> None:
@@ -168,12 +182,23 @@ class Book:
         member.study = study
         member.changes.append(at)
 
+    def _begin(self, at: int, change: Begun) -> None:
+        member = self.member(change.study_hash)
+        if member is None:
+            raise ValueError("a beginning in no study")
+        if change.number in member.begun or change.number in member.entries:
+            raise ValueError("a round begun twice, or after it was answered")
+        member.begun[change.number] = change.round_hash
+        member.changes.append(at)
+
     def _charge(self, at: int, change: Charged) -> None:
         member = self.member(change.study_hash)
         if member is None or member.study is None:
             raise ValueError("an answer in no study")
         if change.number in member.entries or change.report_id in self._owners:
             raise ValueError("an answer twice")
+        if member.begun.pop(change.number, change.round_hash) != change.round_hash:
+            raise ValueError("an answer to another round than was begun")
         held, told = member.held, {}
         if change.change is not None:
             asked = read_round(change.definition, study=member.study).value

@@ -1,10 +1,12 @@
 """What can happen to a ledger, and how that is written down.
 
-As JSON, bytes in hexadecimal; but for an answer, which `charged.py` writes. In files of version 1 answers
+As JSON, bytes in hexadecimal; but for the beginning of an evaluation, and for an answer, which
+`charged.py` writes. In files of version 1 answers
 were JSON as well, of another kind: they are read as they are, since no link of a chain may change.
 """
 
 import json
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +32,15 @@ class Agreed:
     """The device takes part in a study."""
 
     definition: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Begun:
+    """The owner's data are about to be read for a round."""
+
+    study_hash: bytes  #: 32 bytes
+    number: int  #: of the round
+    round_hash: bytes  #: 32 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -63,7 +74,9 @@ class Doubted:
     doubt: str
 
 
-Change = Made | Agreed | Charged | Dropped | Identified | Forgot | Doubted
+Change = Made | Agreed | Begun | Charged | Dropped | Identified | Forgot | Doubted
+
+_BEGUN = struct.Struct(">I32s32s")  #: number of the round, hashes of the study and of the round
 
 
 def write_change(change: Change) -> tuple[str, bytes]:
@@ -74,6 +87,8 @@ def write_change(change: Change) -> tuple[str, bytes]:
     """
     if isinstance(change, Charged):
         return "answered", write_charged(change)
+    if isinstance(change, Begun):
+        return "begun", _BEGUN.pack(change.number, change.study_hash, change.round_hash)
     return type(change).__name__.lower(), _ENCODER.encode(_fields(change)).encode()
 
 
@@ -85,6 +100,8 @@ def read_change(kind: str, body: bytes) -> Change:
     """
     if kind == "answered":
         return read_charged(body)
+    if kind == "begun":
+        return _begun(body)
     try:
         return _READERS[kind](json.loads(body))
     except (KeyError, TypeError, AttributeError) as error:
@@ -105,6 +122,13 @@ def _plain(value: Any) -> Any:
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+
+
+def _begun(body: bytes) -> Begun:
+    if len(body) != _BEGUN.size:
+        raise ValueError("no beginning: of another length")
+    number, study_hash, round_hash = _BEGUN.unpack(body)
+    return Begun(study_hash=study_hash, number=number, round_hash=round_hash)
 
 
 def _charged_in_json(fields: Mapping[str, Any]) -> Charged:

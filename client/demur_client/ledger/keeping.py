@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from demur_client.ledger.base import Answered, Identity, Sealed, Settled
 from demur_client.ledger.book import Book, Entry, Membership, history_of
-from demur_client.ledger.changes import Agreed, Change, Dropped, Forgot, Identified
+from demur_client.ledger.changes import Agreed, Begun, Change, Dropped, Forgot, Identified
 from demur_client.ledger.charged import Charged, fitting_note
 from demur_client.ledger.purse import Declared, Purse
 from demur_proto.definition import REPORT_ID_BYTES, Defined
 from demur_proto.errors import NotFoundError, ParameterError, StateError
 from demur_proto.round import Round
-from demur_proto.study import Study
+from demur_proto.study import Policy, Study
 from demur_proto.v1.report_pb2 import Report
 
 SECRET_BYTES = 32
+STOPPED = "the device stopped while this round was being evaluated"
+OTHER_ROUND = "the round that had this number before"
 
 
 def secret_of(given: bytes | None) -> bytes:
@@ -39,6 +41,7 @@ class KeptLedger(ABC):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._begun_here: set[tuple[bytes, int]] = set()  # study's hash, round's number
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(secret)"
@@ -168,20 +171,43 @@ class KeptLedger(ABC):
             entry = self._entries(study_hash).get(number)
             return None if entry is None else entry.round_hash
 
+    def begun(self, study_hash: bytes, number: int) -> bytes | None:
+        """As `Ledger.begun`."""
+        with self._lock:
+            member = self._read().member(study_hash)
+            return None if member is None else member.begun.get(number)
+
+    def begin(self, asked: Defined[Round]) -> bool:
+        """As `Ledger.begin`."""
+        study_hash, number = asked.value.study_hash, asked.value.number
+        with self._lock:
+            member, _ = self._member_of(asked)
+            entry = member.entries.get(number)
+            if entry is not None:
+                self._check_again(entry, asked)
+                return False
+            if number in member.begun:
+                return (study_hash, number) in self._begun_here
+            # Before it is kept: where that fails, it may be kept all the same, and nobody else did it.
+            self._begun_here.add((study_hash, number))
+            self._keep(Begun(study_hash=study_hash, number=number, round_hash=asked.hash))
+            return True
+
     def seal(
         self, asked: Defined[Round], make: Callable[[Purse], Report], *, note: str = ""
     ) -> Report:
         """As `Ledger.seal`."""
-        number = asked.value.number
+        study_hash, number = asked.value.study_hash, asked.value.number
         with self._lock:
-            book = self._read()
-            member = book.member(asked.value.study_hash)
-            if member is None or member.study is None:
-                raise ParameterError("round", number, "a round of a study that was agreed to")
+            member, policy = self._member_of(asked)
             entry = member.entries.get(number)
             if entry is not None:
-                return self._again(entry, asked)
-            purse = book.purse(member, member.study.value.policy, asked.value)
+                self._check_again(entry, asked)
+                return self._report(entry)
+            stopped = number in member.begun and (study_hash, number) not in self._begun_here
+            if stopped:
+                note = STOPPED
+            purse = self._read().purse(member, policy, asked.value, stopped=stopped)
             report = make(purse)
             if len(report.report_id) != REPORT_ID_BYTES:
                 raise ParameterError(
@@ -190,7 +216,7 @@ class KeptLedger(ABC):
             sealed = report.SerializeToString(deterministic=True)
             self._keep(
                 Charged(
-                    study_hash=asked.value.study_hash,
+                    study_hash=study_hash,
                     number=number,
                     round_hash=asked.hash,
                     definition=asked.definition,
@@ -210,6 +236,7 @@ class KeptLedger(ABC):
                 ),
                 sealed=sealed,
             )
+            self._begun_here.discard((study_hash, number))
         return report
 
     def unsettled(self, study_hash: bytes) -> Sequence[Report]:
@@ -310,15 +337,23 @@ class KeptLedger(ABC):
         member = self._read().member(study_hash)
         return {} if member is None else member.entries
 
-    def _again(self, entry: Entry, asked: Defined[Round]) -> Report:
-        """The report to a round that was answered before."""
+    def _member_of(self, asked: Defined[Round]) -> tuple[Membership, Policy]:
+        """What is known of a round's study, and its policy, where no other round had its number."""
+        number, member = asked.value.number, self._read().member(asked.value.study_hash)
+        if member is None or member.study is None:
+            raise ParameterError("round", number, "a round of a study that was agreed to")
+        if member.begun.get(number, asked.hash) != asked.hash:
+            raise ParameterError("round", number, OTHER_ROUND)
+        return member, member.study.value.policy
+
+    def _check_again(self, entry: Entry, asked: Defined[Round]) -> None:
+        """Refuse an answered round whose report cannot be given once more."""
         if entry.round_hash != asked.hash:
-            raise ParameterError("round", entry.number, "the round that had this number before")
+            raise ParameterError("round", entry.number, OTHER_ROUND)
         if entry.settled is not None:
             raise StateError(
                 f"round {entry.number} was answered, and its report is {entry.settled}"
             )
-        return self._report(entry)
 
     def _report(self, entry: Entry) -> Report:
         return Report.FromString(self._bytes(entry))

@@ -123,14 +123,22 @@ class Purse:
         study: the filter of the answer's study.
         caps: of the study's units, what fits under each lifetime cap.
         running: where a running count stands; untold for other answers.
+        stopped: an earlier process began this answer and never sealed it. Then it holds no value,
+            and costs nothing but what a running count holds for its word already.
     """
 
     def __init__(
-        self, study: Filter, caps: Sequence[Filter] = (), *, running: RunningState = UNTOLD
+        self,
+        study: Filter,
+        caps: Sequence[Filter] = (),
+        *,
+        running: RunningState = UNTOLD,
+        stopped: bool = False,
     ) -> None:
         self._study = study
         self._caps = tuple(caps)
         self._before = study.remaining_units
+        self.stopped = stopped
         self.running = running  #: secret, but for its last round
         self.wanted = 0  #: what the answer would take of what was left, units; secret
         self.given: bool | None = None  #: whether it could be paid; None before; secret
@@ -148,6 +156,7 @@ class Purse:
         refused: bool,
         caps: Iterable[tuple[LifetimeCap, int]] = (),
         running: RunningState = UNTOLD,
+        stopped: bool = False,
     ) -> "Purse":
         """The purse for the next answer in a study.
 
@@ -159,6 +168,7 @@ class Purse:
             caps: each with how many of its GRAIN units the *other* studies have taken. Where a cap
                 is less than was taken before, nothing new fits, and what was held stays held.
             running: where a running count stands.
+            stopped: as for the purse.
         """
         total = study.budget_units
 
@@ -172,6 +182,7 @@ class Purse:
             filter_of(total - spent, policy, refused),
             [filter_of(min(max(room, 0), total - spent), Policy.SKIP) for room in rooms],
             running=running,
+            stopped=stopped,
         )
 
     def __repr__(self) -> str:
@@ -191,6 +202,9 @@ class Purse:
         """
         self._check_fresh()
         charge = self._study.charge_of(squared_norm, weight=weight)
+        if self.stopped:  # no filter is asked: none is to remember a refusal
+            self.given, self.wanted = charge == 0, charge
+            return self.given
         if self._caps:
             steps = [(each, charge) for each in (self._study, *self._caps)]
             self.given = spend_all(*steps, shrunk=shrunk)
@@ -237,7 +251,7 @@ class Purse:
     @property
     def covered(self) -> bool:
         """Whether less is in the answer than its owner's value. Secret. See `Device.ever_covered`."""
-        return self.shrunk or not (self.given and self.whole)
+        return self.stopped or self.shrunk or not (self.given and self.whole)
 
     @property
     def refused(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from demur_client.ledger.book import Book
 from demur_client.ledger.chain import Broken, follow
-from demur_client.ledger.changes import Agreed, Change, Forgot, Identified, Made
+from demur_client.ledger.changes import Agreed, Begun, Change, Forgot, Identified, Made
 from demur_client.ledger.counter import Mark
 from demur_client.ledger.purse import LifetimeCap
 from demur_client.ledger.schema import connect, reading, report_at, rows_of
@@ -94,6 +94,11 @@ def salvage(path: Path) -> Saved:
     if book.identity is not None:
         saved.changes.append(Identified(identity=book.identity))
     saved.changes += [Agreed(definition=study.definition) for study in book.studies()]
+    saved.changes += [
+        Begun(study_hash=study_hash, number=number, round_hash=round_hash)
+        for study_hash, member in book.members()
+        for number, round_hash in member.begun.items()
+    ]
     gone = [(each, member.declared) for each, member in book.members() if member.study is None]
     if gone:
         saved.changes.append(Forgot(studies=tuple(gone), erased=(), identity=False))

@@ -29,10 +29,12 @@ STEPS = (
     );
     """,
     "",
+    "",
 )
 """What brings a file from each version to the next. Version 1 is the first; 0 is an empty file.
 
-Version 2 has the same tables, and answers in rows of a kind that version 1 does not know."""
+All have the same tables. Version 2 has answers in rows of a kind that version 1 does not know, and
+version 3 has rows of rounds that were begun."""
 
 # What SQLite says of a file that is not what it wrote: SQLITE_ERROR (a table is missing),
 # SQLITE_CORRUPT, SQLITE_NOTADB, SQLITE_IOERR_SHORT_READ. Anything else, such as a full disk, says
