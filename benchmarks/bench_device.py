@@ -51,6 +51,7 @@ from figures import OUT, Figure, publish
 ROOMS = ("proto", "client", "server", "sim")
 DEVICE_ROOMS = ("proto", "client")
 BURST = 50  #: commits
+SLOT_MS = 200  #: of the first report's round
 SHARE_BAR = 0.7  #: of bare commits
 SIZE_BAR_MB = 2.0
 MEMORY_BAR_MIB = 60.0
@@ -73,7 +74,9 @@ STUDY = define_study(
 def question(number: int) -> Defined[Round]:
     """A round of one coordinate."""
     features = [Feature(name="f")]
-    return define_round(next_round(STUDY, features, number=number, dimension=1, clip=1.0))
+    return define_round(
+        next_round(STUDY, features, number=number, dimension=1, clip=1.0, answer_after_ms=SLOT_MS)
+    )
 
 
 class Sealing:

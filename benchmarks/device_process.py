@@ -7,12 +7,17 @@ Without arguments it imports what a device depends on, and nothing of a device.
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import google.protobuf.message  # noqa: F401
 import grpc.aio  # noqa: F401
-import numpy as np
+import numpy as np  # noqa: F401
+
+if TYPE_CHECKING:
+    from demur_client.evaluator.opening import DeployedEvaluator
 
 
 def peak_mib() -> float:
@@ -23,22 +28,35 @@ def peak_mib() -> float:
     return float("nan")
 
 
-async def answer(target: str, folder: Path) -> None:
-    """One visit, one answer, from a ledger on the disk."""
+def value(asked: Mapping[str, float]) -> float:
+    """The owner's only datum."""
+    return 1.0
+
+
+def answer(target: str, folder: Path) -> None:
+    """One visit, one answer, from a ledger on the disk, with the evaluator of a person's device."""
+    from demur_client.evaluator.opening import open_evaluator
+    from demur_client.policy import OwnerPolicy
+    from demur_client.sources import FunctionSource
+
+    with open_evaluator(FunctionSource({"f": value}), OwnerPolicy()) as evaluator:
+        anyio.run(visited, target, folder, evaluator)
+
+
+async def visited(target: str, folder: Path, evaluator: "DeployedEvaluator") -> None:
+    """The visit."""
     from demur_client.agent import fetch_study, visit
     from demur_client.connection import connected
     from demur_client.device import Device
     from demur_client.ledger.file import LedgerFile
-    from demur_client.sources import FunctionSource
 
-    source = FunctionSource({"f": lambda asked: np.array([1.0])})
     with LedgerFile(folder / "ledger") as ledger:
         async with connected(target) as channel:
-            device = Device(await fetch_study(channel), source, ledger=ledger)
-            await visit(device, channel, last_round=1)
+            device = Device(await fetch_study(channel), evaluator.source, ledger=ledger)
+            await visit(device, channel, evaluator=evaluator, last_round=1)
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        anyio.run(answer, sys.argv[1], Path(sys.argv[2]))
+        answer(sys.argv[1], Path(sys.argv[2]))
     print(peak_mib(), time.process_time())

@@ -16,10 +16,14 @@ from demur_client.agent import fetch_study, visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.enrolment import enrol, new_nonce
+from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
+from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Values
 from demur_proto.credentials import read_token
 from demur_proto.errors import ConnectionLost, DemurError, NotFoundError
 from demur_proto.round import Feature
+
+POLICY = OwnerPolicy()  # what its owner agrees to
 
 
 class Diary:
@@ -34,7 +38,7 @@ class Diary:
         return np.array([[float(known[feature.name])]])
 
 
-async def live(told: argparse.Namespace) -> None:
+async def live(told: argparse.Namespace, evaluator: DeployedEvaluator) -> None:
     """Enrol, agree, answer; after a lost connection go on, with the same bytes."""
     token, nonce, credential, device = read_token(told.token.read_text()), new_nonce(), None, None
     while True:
@@ -43,8 +47,10 @@ async def live(told: argparse.Namespace) -> None:
                 credential = credential or await enrol(channel, token, nonce=nonce)
                 if device is None:
                     study = await fetch_study(channel, study_hash=told.study, credential=credential)
-                    device = Device(study, Diary(told.active))
-                await visit(device, channel, credential=credential)
+                    device = Device(study, evaluator.source)
+                await visit(
+                    device, channel, evaluator=evaluator, credential=credential, policy=POLICY
+                )
         await anyio.sleep(0.5)
 
 
@@ -54,7 +60,10 @@ if __name__ == "__main__":
     parser.add_argument("token", type=Path, help="file with an enrolment token")
     parser.add_argument("--active", type=int, nargs="*", default=[], help="days")
     parser.add_argument("--study", type=bytes.fromhex, default=b"", help="by default the only one")
+    given = parser.parse_args()
     try:
-        anyio.run(live, parser.parse_args())
+        # First of all: whatever goes on in the processes that look at the diary, no message shows it.
+        with open_evaluator(Diary(given.active), POLICY) as evaluator:
+            anyio.run(live, given, evaluator)
     except (DemurError, OSError) as error:
         raise SystemExit(f"error: {error}") from None

@@ -4,27 +4,34 @@ demur admin tokens --count 1 --out token; python examples/embed.py HOST:PORT tok
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
 
 from demur_client.belonging import agent_of, enrol_device
+from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_client.sources import FunctionSource
 from demur_proto.credentials import read_token
 
+DAYS = {3, 5}  # what the app knows of its owner
+POLICY = OwnerPolicy(largest_epsilon=1.0)  # what its owner agrees to
 
-async def app(target: str, token: bytes) -> None:
+
+def active(asked: Mapping[str, float]) -> bool:
+    """Whether its owner was active in a period."""
+    return asked["period"] in DAYS
+
+
+async def app(target: str, token: bytes, evaluator: DeployedEvaluator) -> None:
     """What the app does anyway, with a device beside it."""
-    days = {3, 5}  # what the app knows of its owner
-    source = FunctionSource({"active": lambda asked: asked["period"] in days})
-    policy = OwnerPolicy(largest_epsilon=1.0)  # what its owner agrees to
-    with LedgerFile(Path("ledger.sqlite"), caps=[policy.lifetime_cap]) as ledger:
+    with LedgerFile(Path("ledger.sqlite"), caps=[POLICY.lifetime_cap]) as ledger:
         if ledger.identity is None or ledger.identity.credential is None:
-            await enrol_device(ledger, policy, target=target, token=token)
+            await enrol_device(ledger, POLICY, target=target, token=token)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(agent_of(ledger, source, policy=policy).run)
+            tasks.start_soon(agent_of(ledger, evaluator, policy=POLICY).run)
             print("the app is running; Enter ends it")
             await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()
@@ -33,4 +40,7 @@ async def app(target: str, token: bytes) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: embed.py COLLECTOR TOKEN_FILE")
-    anyio.run(app, sys.argv[1], read_token(Path(sys.argv[2]).read_text()))
+    token = read_token(Path(sys.argv[2]).read_text())
+    # First of all: the processes that look at the owner's data know nothing of what the app does later.
+    with open_evaluator(FunctionSource({"active": active}), POLICY) as evaluator:
+        anyio.run(app, sys.argv[1], token, evaluator)

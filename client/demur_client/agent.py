@@ -9,10 +9,10 @@ import grpc
 from demur_client.backoff import Backoff
 from demur_client.connection import send
 from demur_client.device import Device
+from demur_client.evaluator.base import Evaluation, Evaluator
 from demur_client.ledger.base import Settled
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
-from demur_client.evaluator.base import Evaluation, Evaluator
 from demur_client.slots import report_in_slot
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.chunks import report_messages

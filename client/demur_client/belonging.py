@@ -13,8 +13,7 @@ import grpc
 
 from demur_client.connection import connected
 from demur_client.enrolment import enrol, new_nonce
-from demur_client.evaluator.spare import SpareEvaluator
-from demur_client.evaluator.supervised import SupervisedEvaluator
+from demur_client.evaluator.opening import DeployedEvaluator
 from demur_client.ledger.base import Identity, Ledger
 from demur_client.policy import OwnerPolicy
 from demur_client.running import Agent
@@ -133,7 +132,7 @@ async def enrol_device(
     return credential
 
 
-def agent_of(ledger: Ledger, evaluator: SupervisedEvaluator | SpareEvaluator, *, policy: OwnerPolicy) -> Agent:
+def agent_of(ledger: Ledger, evaluator: DeployedEvaluator, *, policy: OwnerPolicy) -> Agent:
     """What runs an enrolled device, with the exact sampler and no way to seed it.
 
     Args:

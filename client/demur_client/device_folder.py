@@ -8,9 +8,7 @@ from typing import final
 
 import anyio
 
-from demur_client.evaluator.opening import open_evaluator
-from demur_client.evaluator.spare import SpareEvaluator
-from demur_client.evaluator.supervised import SupervisedEvaluator
+from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.looking import LedgerCopy
@@ -119,9 +117,7 @@ def run_folder(folder: DeviceFolder) -> None:
         anyio.run(_run, ledger, evaluator, policy)
 
 
-async def _run(
-    ledger: LedgerFile, evaluator: SupervisedEvaluator | SpareEvaluator, policy: OwnerPolicy
-) -> None:
+async def _run(ledger: LedgerFile, evaluator: DeployedEvaluator, policy: OwnerPolicy) -> None:
     from demur_client.belonging import agent_of  # it loads gRPC, which the evaluator need not hold
 
     agent = agent_of(ledger, evaluator, policy=policy)

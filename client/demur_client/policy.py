@@ -114,7 +114,9 @@ class OwnerPolicy:
     shortest_slot_ms: int = 1000  #: a shorter slot is refused; a round without one gets this one
     evaluation_memory_mib: int = 256  #: for one evaluation of the owner's data; 64 to 2^20
     evaluation_processor_s: int = 30  #: likewise, seconds of processor time; 1 to 2^20
-    evaluation_wall_s: float = 60.0  #: likewise, seconds; at most four fifths of the slot in any case
+    evaluation_wall_s: float = (
+        60.0  #: likewise, seconds; at most four fifths of the slot in any case
+    )
     fill_processor: bool = True
     """Keep the processor busy from the end of an evaluation until its report is acknowledged, so that the
     device's times do not tell how busy it was. Whoever turns it off saves a battery, and tells that."""

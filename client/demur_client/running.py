@@ -14,10 +14,10 @@ import grpc
 from demur_client.agent import Watcher, fetch_study, visit
 from demur_client.backoff import Backoff
 from demur_client.device import Device
+from demur_client.evaluator.base import Evaluator
 from demur_client.ledger.base import Ledger
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
-from demur_client.evaluator.base import Evaluator
 from demur_proto.credentials import DeviceCredential
 from demur_proto.errors import AccessError, DemurError, NotFoundError, PolicyError
 from demur_proto.noise import Sampler
@@ -158,7 +158,9 @@ class Agent:
         if self._ledger.forgotten(study.hash):
             # Nobody knows any more which rounds were answered, and none is answered twice.
             raise PolicyError(f"study {study.value.name!r} was forgotten on this device, for good")
-        device = Device(study, self._evaluator.source, self._sampler, ledger=self._ledger)  # it agrees
+        device = Device(
+            study, self._evaluator.source, self._sampler, ledger=self._ledger
+        )  # it agrees
         logger.info("takes part in study %r, %s", study.value.name, study.hash.hex())
         return device
 

@@ -10,7 +10,16 @@ from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_proto.gradients import dimension_of, person_error_share, person_gradient
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import Feature, Gradient, HaltCount, Histogram, Linear, ModelQuery, Prefix, Query
+from demur_proto.round import (
+    Feature,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    ModelQuery,
+    Prefix,
+    Query,
+)
 
 
 class DataSource(Protocol):

@@ -32,7 +32,12 @@ class InProcessEvaluator:
         """Nothing: a simulated device may take as long as it takes."""
 
     def begin(
-        self, device: Device, asked: Defined[Round], model: DefinedModel | None, *, slot: Slot | None
+        self,
+        device: Device,
+        asked: Defined[Round],
+        model: DefinedModel | None,
+        *,
+        slot: Slot | None,
     ) -> Evaluation:
         """As `Evaluator.begin`; without a slot the value is there when this returns."""
         if self._under_way is not None and not self._under_way.over:

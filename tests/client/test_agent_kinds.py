@@ -28,6 +28,7 @@ from demur_proto.study import Study, View, design_study
 from demur_server.collector import Collector
 from demur_server.serving import served
 from demur_server.store.memory import MemoryStore
+from demur_sim.in_process import InProcessEvaluator
 
 DEADLINE_S = 20.0
 STATE = Feature(name="state")
@@ -110,7 +111,7 @@ async def test_an_agent_answers_every_kind_of_question_across_restarts(tmp_path:
             with anyio.fail_after(DEADLINE_S), LedgerFile(tmp_path / "ledger") as ledger:
                 agent = Agent(
                     ledger,
-                    Person(),
+                    InProcessEvaluator(Person()),
                     policy=policy,
                     open_channel=lambda: connected(f"127.0.0.1:{ports.collector}"),
                     sampler=Halves(),

@@ -24,10 +24,11 @@ from agent_kit import (
     receipt,
     remaining,
     scripted,
+    visit,
 )
 from cancel_kit import cancelled
 from demur_client import agent
-from demur_client.agent import fetch_study, visit
+from demur_client.agent import fetch_study
 from demur_client.connection import connected, send
 from demur_proto.calls import calling
 from demur_proto.definition import define_study

@@ -23,13 +23,13 @@ from agent_kit import (
     opened,
     remaining,
     scripted,
+    visit,
 )
-from demur_client.agent import visit
 from demur_client.device import Device
-from demur_client.slots import Evaluation
 from demur_proto.arrays import Words
 from demur_proto.errors import ConnectionLost
 from demur_server.collector import Collector
+from demur_sim.in_process import InProcessEvaluator
 
 
 async def test_slow_and_fast_devices_send_in_the_same_slot_and_what_is_late_is_cover(
@@ -132,14 +132,15 @@ async def test_a_source_that_hangs_holds_one_thread_however_often_the_collector_
         await context.write(opened(asking(1, answer_after_ms=30)))
         await anext(requests)
 
-    device, evaluation = a_device(source := Always(1.0, takes_s=2.0)), Evaluation()
+    device = a_device(source := Always(1.0, takes_s=2.0))
+    evaluator = InProcessEvaluator(source)
     before = threading.active_count()
 
     with anyio.fail_after(DEADLINE_S):
         for _ in range(4):
             async with scripted(push_and_leave) as channel:
                 with pytest.raises(ConnectionLost):
-                    await visit(device, channel, last_round=1, evaluation=evaluation)
+                    await visit(device, channel, last_round=1, evaluator=evaluator)
 
     assert len(source.asked) == 1
     assert threading.active_count() <= before + 1

@@ -29,6 +29,7 @@ from demur_server.access import CredentialAccess
 from demur_server.collector import Collector
 from demur_server.serving import served
 from demur_server.store.memory import MemoryStore
+from demur_sim.in_process import InProcessEvaluator
 
 DEADLINE_S = 10.0
 QUICK = {"first_retry_s": 0.02, "longest_retry_s": 0.1}
@@ -103,7 +104,7 @@ def ledger_path(tmp_path: Path) -> Path:
 
 def an_agent(ledger: LedgerFile, line: Line, **changes: Any) -> Agent:
     given: dict[str, Any] = {"policy": POLICY, "open_channel": line.open, **QUICK, **changes}
-    return Agent(ledger, given.pop("source", ONES), **given)
+    return Agent(ledger, InProcessEvaluator(given.pop("source", ONES)), **given)
 
 
 async def test_it_waits_for_a_collector_and_outlives_the_next_one(ledger_path: Path) -> None:

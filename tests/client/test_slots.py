@@ -7,13 +7,14 @@ import anyio
 import numpy as np
 
 from demur_client.device import Device
-from demur_client.slots import Evaluation, report_in_slot
+from demur_client.slots import report_in_slot
 from demur_client.sources import DataSource
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import define_round, define_study
 from demur_proto.round import Feature
 from demur_proto.study import design_study
+from demur_sim.in_process import InProcessEvaluator
 from demur_sim.observer import Advantage
 
 SLOT_MS = 100
@@ -76,7 +77,7 @@ async def test_on_a_machine_that_falls_behind_late_and_failing_devices_come_no_l
 
     async def report(source: DataSource) -> None:
         device = Device(STUDY, source, Slow())
-        await report_in_slot(device, ASKED, Evaluation(), None, slot_ms=SLOT_MS)
+        await report_in_slot(device, ASKED, InProcessEvaluator(source), None, slot_ms=SLOT_MS)
         left.append(source)
 
     async with anyio.create_task_group() as tasks:

@@ -17,6 +17,7 @@ import anyio
 import numpy as np
 
 from demur_client.belonging import agent_of, enrol_device
+from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_client.sources import FunctionSource
@@ -55,17 +56,20 @@ def _kept(value: list[float], _: Mapping[str, float]) -> Any:
     return value
 
 
-async def run(source: Owner) -> None:
-    told = os.environ
+def policy_of(told: Mapping[str, str]) -> OwnerPolicy:
     largest = EPSILON_OF_MU * float(told["DEMUR_LARGEST_BUDGET"])
-    policy = OwnerPolicy(
+    return OwnerPolicy(
         largest_epsilon=largest,
         largest_delta=1 - 1e-12,
         lifetime_epsilon=1000.0,
         largest_round_epsilon=100.0,
-        shortest_slot_ms=0,
+        shortest_slot_ms=100,
         studies=(bytes.fromhex(told["DEMUR_STUDY"]),),
     )
+
+
+async def run(evaluator: DeployedEvaluator, policy: OwnerPolicy) -> None:
+    told = os.environ
     ledger_path = Path(told["DEMUR_STATE"], "ledger.sqlite")
     with LedgerFile(ledger_path, caps=[policy.lifetime_cap]) as ledger:
         while ledger.identity is None or ledger.identity.credential is None:
@@ -74,7 +78,7 @@ async def run(source: Owner) -> None:
                 await enrol_device(ledger, policy, target=told["DEMUR_TARGET"], token=token)
             except ConnectionLost:
                 await anyio.sleep(0.1)
-        agent = agent_of(ledger, source, policy=policy)
+        agent = agent_of(ledger, evaluator, policy=policy)
         running = asyncio.create_task(agent.run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
         await running
@@ -83,7 +87,9 @@ async def run(source: Owner) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
-        anyio.run(run, Owner(read("DEMUR_DATA"), read("DEMUR_EXAMPLES")))
+        owner, policy = Owner(read("DEMUR_DATA"), read("DEMUR_EXAMPLES")), policy_of(os.environ)
+        with open_evaluator(owner, policy) as evaluator:
+            anyio.run(run, evaluator, policy)
     except asyncio.CancelledError:
         sys.exit(0)
     except (DemurError, BaseExceptionGroup) as error:

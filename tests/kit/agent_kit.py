@@ -10,6 +10,7 @@ import anyio
 import grpc
 import numpy as np
 
+from demur_client import agent
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.sources import DataSource
@@ -19,6 +20,7 @@ from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_sim.in_process import InProcessEvaluator
 
 ACCEPTED = report_pb2.DISPOSITION_ACCEPTED
 DUPLICATE = report_pb2.DISPOSITION_DUPLICATE
@@ -30,6 +32,12 @@ TOLERANCE_S = 0.15  # between devices that send in the same slot, on a busy mach
 ONE = 128  # the value 1.0 in grid steps
 
 VisitCall = grpc.aio.StreamStreamCall[collector_pb2.VisitRequest, collector_pb2.VisitResponse]
+
+
+async def visit(device: Device, channel: grpc.aio.Channel, **options: Any) -> None:
+    """A visit of a device whose data are made up: it evaluates them in this process."""
+    options.setdefault("evaluator", InProcessEvaluator(device.source))
+    await agent.visit(device, channel, **options)
 
 
 class NoNoise:

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access_kit import DEADLINE_S, OK, House, Outcome, opened, reached, shown
-from demur_client.agent import fetch_study, visit
+from agent_kit import visit
+from demur_client.agent import fetch_study
 from demur_client.device import Device
 from demur_client.enrolment import enrol, new_nonce
 from demur_proto.arrays import Values

@@ -13,7 +13,7 @@ import anyio
 import numpy as np
 import pytest
 
-from demur_client.agent import visit
+from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values, Words

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from demur_client.agent import visit
+from agent_kit import visit
 from demur_client.device import Device
 from demur_proto.arrays import Integers, Values, Words
 from demur_proto.asking import next_histogram

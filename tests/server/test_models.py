@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from demur_client.agent import visit
+from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.models import ModelCache, fetch_model

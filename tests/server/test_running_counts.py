@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from agent_kit import visit
 from counting_kit import STATE, NoNoise, a_study, chain_of, rounds_of
-from demur_client.agent import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values

@@ -37,6 +37,7 @@ from demur_server.collector import Collector
 from demur_server.serving import served
 from demur_server.store.memory import MemoryStore
 from demur_sim.device_session import device_session
+from demur_sim.in_process import InProcessEvaluator
 from demur_sim.observer import Advantage, Messages, distinguish
 from demur_sim.questions import Questions
 from demur_sim.recorder import Recorder
@@ -117,7 +118,7 @@ async def watched(
                     object.__setattr__(policy, "ledger", ledger)
                 agent = Agent(
                     ledger,
-                    Person(kind, slot_ms / 1000),
+                    InProcessEvaluator(Person(kind, slot_ms / 1000)),
                     policy=policy,
                     open_channel=partial(connected, target),
                     watcher=OnTheWire(recorder, index),

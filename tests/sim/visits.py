@@ -7,7 +7,7 @@ import anyio
 import numpy as np
 from tests.sim.on_the_wire import OnTheWire
 
-from demur_client.agent import visit
+from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.policy import OwnerPolicy

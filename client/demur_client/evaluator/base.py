@@ -104,7 +104,12 @@ class Evaluator(Protocol):
         """
 
     def begin(
-        self, device: Device, asked: Defined[Round], model: DefinedModel | None, *, slot: Slot | None
+        self,
+        device: Device,
+        asked: Defined[Round],
+        model: DefinedModel | None,
+        *,
+        slot: Slot | None,
     ) -> Evaluation:
         """Start on the value of a round.
 

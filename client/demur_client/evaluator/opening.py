@@ -1,16 +1,17 @@
 """The evaluator that fits the system."""
 
-import sys
+import platform
 
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.policy import OwnerPolicy
 from demur_client.sources import DataSource, ExampleSource
 
+DeployedEvaluator = SupervisedEvaluator | SpareEvaluator
+"""What may look at the data of a person's device: nothing else may."""
 
-def open_evaluator(
-    source: DataSource | ExampleSource, policy: OwnerPolicy
-) -> SupervisedEvaluator | SpareEvaluator:
+
+def open_evaluator(source: DataSource | ExampleSource, policy: OwnerPolicy) -> DeployedEvaluator:
     """What evaluates an owner's data, within the limits of the owner's policy; a context manager.
 
     Args:
@@ -22,6 +23,6 @@ def open_evaluator(
         ParameterError: as `SpareEvaluator`, elsewhere.
     """
     limits = policy.evaluation_limits
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         return SupervisedEvaluator(source, limits=limits, filler=policy.fill_processor)
     return SpareEvaluator(source, limits=limits)

@@ -52,12 +52,14 @@ class SpareEvaluator:
         self._limits = limits or EvaluationLimits()
         try:
             pickle.dumps(source)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever its own pickling raises
             expected = f"one that can be pickled ({type(error).__name__}: {error})"
             raise ParameterError("source", type(source).__name__, expected) from None
         self._numbers = itertools.count(1)
         self._folder = tempfile.TemporaryDirectory(prefix="demur-", ignore_cleanup_errors=True)
-        self._spares: dict[bytes, list[_Spare]] = {}  # ready, by their models' hashes; empty for none
+        self._spares: dict[
+            bytes, list[_Spare]
+        ] = {}  # ready, by their models' hashes; empty for none
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +92,12 @@ class SpareEvaluator:
         self._spares.setdefault(known, []).append(spare)
 
     def begin(
-        self, device: Device, asked: Defined[Round], model: DefinedModel | None, *, slot: Slot | None
+        self,
+        device: Device,
+        asked: Defined[Round],
+        model: DefinedModel | None,
+        *,
+        slot: Slot | None,
     ) -> Evaluation:
         """As `Evaluator.begin`. What cannot be evaluated now is covered.
 
@@ -162,7 +169,7 @@ class _Spare:
 
     def taken(self) -> tuple[Values | None, str]:
         """As `Evaluation.taken`."""
-        return taken(self._board)
+        return (None, "") if self._board is None else taken(self._board)
 
     def acknowledged(self) -> None:
         """Let go of what is left of the process."""

@@ -115,7 +115,12 @@ class SupervisedEvaluator:
             raise UnsupportedError(f"the model cannot be prepared on this device: {answer}")
 
     def begin(
-        self, device: Device, asked: Defined[Round], model: DefinedModel | None, *, slot: Slot | None
+        self,
+        device: Device,
+        asked: Defined[Round],
+        model: DefinedModel | None,
+        *,
+        slot: Slot | None,
     ) -> Evaluation:
         """As `Evaluator.begin`. What cannot be evaluated now is covered.
 

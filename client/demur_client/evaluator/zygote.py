@@ -17,13 +17,14 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from demur_client.evaluator import confine
-from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.board import Board
+from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.sources import DataSource, ExampleSource, evaluate_round
 from demur_proto.definition import hash_definition, read_round, read_study
 from demur_proto.errors import DemurError
@@ -44,7 +45,9 @@ LONGEST_ANSWER = 1000  #: bytes of why a model cannot be prepared
 _PARENT_GONE = signal.SIGUSR1  # to a supervisor, so that it can end what is below it first
 
 
-def keep(channel: socket.socket, source: DataSource | ExampleSource, limits: EvaluationLimits) -> NoReturn:
+def keep(
+    channel: socket.socket, source: DataSource | ExampleSource, limits: EvaluationLimits
+) -> NoReturn:
     """Be the keeper, until the device is gone or has closed its end of the channel."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are for the device
         signal.signal(number, signal.SIG_IGN)
@@ -83,20 +86,8 @@ def _be_zygote(
             elif not os.fork():
                 channel.close()
                 board = Board(handles[0], length=length)
-
-                def evaluate() -> None:
-                    # all of it in the evaluation's own process, and within its limits
-                    content = _content(handles[1])
-                    for handle in handles:
-                        os.close(handle)
-                    study = read_study(content[:study_bytes])
-                    query = read_round(content[study_bytes:], study=study).value.query
-                    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
-                    notes: list[str] = []
-                    value = evaluate_round(query, model, source, noted=notes.append)
-                    board.put(value, "".join(notes))
-
-                _supervise(evaluate, board, limits, ended, fill_from, fill_to)
+                work = partial(_evaluate, board, handles, study_bytes, models, source)
+                _supervise(work, board, limits, ended, fill_from, fill_to)
         except OSError:  # no process or memory for it now: the round gets cover
             pass
         finally:
@@ -129,6 +120,25 @@ def _prepared(models: dict[bytes, DefinedModel], definition: bytes) -> bytes:
 
 def _content(handle: int) -> bytes:
     return os.pread(handle, os.fstat(handle).st_size, 0)
+
+
+def _evaluate(
+    board: Board,
+    handles: list[int],
+    study_bytes: int,
+    models: Mapping[bytes, DefinedModel],
+    source: DataSource | ExampleSource,
+) -> None:
+    """Read the order, look at the data, write the value: in a process of its own, and within its limits."""
+    content = _content(handles[1])
+    for handle in handles:
+        os.close(handle)
+    study = read_study(content[:study_bytes])
+    query = read_round(content[study_bytes:], study=study).value.query
+    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
+    notes: list[str] = []
+    value = evaluate_round(query, model, source, noted=notes.append)
+    board.put(value, "".join(notes))
 
 
 def _supervise(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from access_kit import DEADLINE_S, reached
+from agent_kit import visit
 from chunk_kit import (
     DIMENSION,
     LARGE,
@@ -31,7 +32,6 @@ from chunk_kit import (
     visiting,
     words_of,
 )
-from demur_client.agent import visit
 from demur_client.device import Device
 from demur_proto.arrays import Values, Words
 from demur_proto.chunks import CHUNK_BYTES, frame_messages, report_messages
