@@ -25,13 +25,12 @@ PAGE = ROOT / "docs" / "device.md"
 PORT = "7001"  # on the page
 DEADLINE_S = 60.0
 LIVING = """
-import anyio
 from demur_proto.channels import ClientTls
 from demur_proto.credentials import read_token
 
 tls = ClientTls.read(Path("certs/ca.pem"))
-rides = {5: 11.5}
-anyio.run(live, "localhost:7001", read_token(Path("other").read_text()), tls, rides)
+read_rides = lambda: {5: 11.5}
+main("localhost:7001", read_token(Path("other").read_text()), tls)
 """
 
 
