@@ -35,6 +35,10 @@ class Doom:
     def __init__(self, step: int | None) -> None:
         self._left = step
 
+    def arm(self, step: int | None) -> None:
+        """From now on it is so many steps, or none."""
+        self._left = step
+
     def take(self, _: str = "") -> None:
         """A step."""
         if self._left is not None:
