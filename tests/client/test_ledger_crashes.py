@@ -15,11 +15,11 @@ from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from ledger_crash import DAMAGED, FINAL, KILLED, story_of
 from ledger_kit import quick_folder
-from ledger_model import STUDIES, Event, Model, differences, modelled
+from ledger_model import READING, STUDIES, Event, Model, differences, modelled
 
 FRAME = 24 + 4096  #: of SQLite's log: a header and a page
 HEADER = 32  #: of the log
-STRIDE = 2  #: as many steps from one kill to the next in the suite; long tests take every step
+STRIDE = 3  #: as many steps from one kill to the next in the suite; long tests take every step
 SUITE_POINTS = 60
 LONG_POINTS = 500
 
@@ -41,8 +41,18 @@ def sent_in(folder: Path) -> list[tuple[int, int, bytes]]:
     ]
 
 
-def check_killed(folder: Path, story: tuple[Event, ...]) -> None:
-    """All that was done is kept, and of what was under way all or nothing."""
+def read_in(folder: Path) -> list[set[tuple[int, int]]]:
+    """For which rounds each process has read data, one process after the other."""
+    lives = (folder / "log").read_text().split("started\n")[1:]
+    words = [[line.split() for line in life.splitlines()] for life in lives]
+    return [
+        {(int(line[-2]), int(line[-1])) for line in life if line[:2] == READING.split()}
+        for life in words
+    ]
+
+
+def check_killed(folder: Path, story: tuple[Event, ...]) -> list[int]:
+    """All that was done is kept, and of what was under way all or nothing: so many events."""
     done = (folder / "log").read_text().count("done\n")
     sent = sent_in(folder)
     with opened(folder) as ledger:
@@ -50,6 +60,10 @@ def check_killed(folder: Path, story: tuple[Event, ...]) -> None:
         possible = [modelled(story[: done + more]) for more in (0, 1)]
         found = [differences(ledger, model) for model in possible]
         assert [] in found, found
+        for which, number in set.union(*read_in(folder)):
+            if all(number not in model.sides[which].answers for model in possible):
+                forgotten = possible[1].sides[which].forgotten
+                assert forgotten or ledger.begun(STUDIES[which].hash, number) is not None
         for which, number, content in sent:
             if number not in possible[1].sides[which].answers:
                 continue  # forgotten, or about to be
@@ -57,16 +71,23 @@ def check_killed(folder: Path, story: tuple[Event, ...]) -> None:
             sealed = ledger.sealed(STUDIES[which].hash, number)
             if sealed is not None and sealed.report is not None:
                 assert sealed.report.SerializeToString() == content
+    return [done + more for more in (0, 1) if not found[more]]
 
 
-def check_final(folder: Path, story: tuple[Event, ...]) -> None:
-    """It has ended as if nothing had happened, and no round was answered in two ways."""
+def check_final(folder: Path, story: tuple[Event, ...], kept: list[int]) -> None:
+    """It has ended as if nothing had happened, but that rounds under way were covered for nothing.
+
+    No round was answered in two ways, nor read for by two processes.
+    """
     sent = sent_in(folder)
     assert len({(which, number) for which, number, _ in sent}) == len(set(sent))
     assert {(e.which, e.number) for e in story if e.verb == "seal"} == {each[:2] for each in sent}
     with opened(folder) as ledger:
         assert ledger.trusted
-        assert differences(ledger, modelled(story)) == []
+        possible = [modelled(story, stopped=stopped) for stopped in kept]
+        assert [] in [differences(ledger, model) for model in possible]
+    first, second = read_in(folder)
+    assert {each for each in first & second if not possible[0].sides[each[0]].forgotten} == set()
 
 
 def run_killing(base: Path, seed: int, length: int, *, stride: int) -> list[Path]:
@@ -92,8 +113,8 @@ def kill_everywhere(base: Path, seed: int, length: int, *, stride: int = 1) -> i
     story = story_of(seed, length)
     points = run_killing(base, seed, length, stride=stride)
     for folder in points:
-        check_killed(folder.with_name(f"{folder.name}-{KILLED}"), story)
-        check_final(folder.with_name(f"{folder.name}-{FINAL}"), story)
+        kept = check_killed(folder.with_name(f"{folder.name}-{KILLED}"), story)
+        check_final(folder.with_name(f"{folder.name}-{FINAL}"), story, kept)
     return len(points)
 
 

@@ -80,6 +80,18 @@ class Operations(RuleBasedStateMachine):
             assert sent is not None
             self.sent[which, number] = sent
 
+    @rule(which=whiches, count=counts, gap=st.integers(0, BATCH // 2))
+    def begin_many(self, which: int, count: int, gap: int) -> None:
+        for number in range(self.next[which], self.next[which] + count // 4):
+            number += gap * (number % 2)  # some of them long before they are answered
+            told: list[str] = []
+            side = self.model.sides[which]
+            event = Event(verb="begin", which=which, number=number)
+            event.to_ledger(self.ledger, tell=told.append)
+            event.to_model(self.model)
+            assert bool(told) == (number not in side.answers.keys() | side.stopped)
+            Operations.total += 1
+
     @rule(which=whiches, count=counts, dice=dice)
     def answer_again(self, which: int, count: int, dice: random.Random) -> None:
         side = self.model.sides[which]
@@ -99,6 +111,8 @@ class Operations(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["stopped", "crashed", "back up", "an old one", "an old one"]))
     def start_again(self, how: str) -> None:
+        if how != "back up" or self.old is not None:
+            self.model.restart()
         if how == "back up" and self.old is None:
             self.old = self.base / "old"
             shutil.copytree(self.folder, self.old)

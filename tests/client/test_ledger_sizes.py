@@ -92,6 +92,7 @@ def grown(person: Person) -> list[tuple[int, ...]]:
             for turn, (value, note) in enumerate(person):
                 for device, (_, rounds) in zip(devices, QUESTIONS, strict=True):
                     asked = rounds[turn]
+                    device.begin(asked)
                     given = None if value is None else np.array([[value]])
                     report = device.report(asked, given, note=note)
                     if turn % 2:

@@ -142,21 +142,29 @@ def killed(folder: Path, *, stride: int) -> list[Path]:
 
 
 def check_killed(folder: Path, *, stride: int) -> int:
-    """A device that was killed anywhere has told and kept what one has that was not."""
-    steady = MemoryLedger(bytes(32))
-    running_crash.go_on(steady)
+    """A device that was killed anywhere has told and kept what one has that was not.
+
+    In a round that was under way it tells no change, as one whose data give no state.
+    """
     study = running_crash.STUDY
-    assert any(row.change for row in steady.history(study.hash))
-    assert steady.ever_refused(study.hash)  # or refusals were not tried
-    points = killed(folder, stride=stride)
+    whole = MemoryLedger(bytes(32))
+    running_crash.go_on(whole)
+    assert any(row.change for row in whole.history(study.hash))
+    assert whole.ever_refused(study.hash)  # or refusals were not tried
+    points, stopped = killed(folder, stride=stride), set()
     for point in points:
         with LedgerFile(point / "ledger") as ledger:
             assert ledger.trusted
+            (unknown,) = [row.number for row in ledger.history(study.hash) if row.note] or [0]
+            stopped.add(unknown)
+            steady = MemoryLedger(bytes(32))
+            running_crash.go_on(steady, unknown=unknown)
             assert kept_of(ledger, study) == kept_of(steady, study)
             sent, wanted = (
                 [report.words for report in each.unsettled(study.hash)] for each in (ledger, steady)
             )
             assert sent == wanted
+    assert len(stopped) > len(running_crash.STATES) // 2  # or kills fell into few rounds
     return len(points)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
-from ledger_model import STORY, Event, random_story
+from ledger_model import READING, STORY, Event, random_story
 
 FILE_CALLS = ("open", "write", "fsync", "replace", "unlink")
 KILLED, FINAL = "killed", "final"
@@ -33,6 +33,10 @@ class Doom:
     """Counts steps, and kills its own process at the one that it was told."""
 
     def __init__(self, step: int | None) -> None:
+        self._left = step
+
+    def arm(self, step: int | None) -> None:
+        """From now on it is so many steps, or none."""
         self._left = step
 
     def take(self, _: str = "") -> None:
@@ -95,11 +99,18 @@ def live(folder: Path, story: tuple[Event, ...], doom: Doom) -> None:
     """Go on with a story where it was left, and write down what is done and what has left."""
     log = os.open(folder / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     write = os.write
+    write(log, b"started\n")
+
+    def tell(step: str) -> None:
+        if step.startswith(READING):
+            write(log, f"{step}\n".encode())
+        doom.take()
+
     done = (folder / "log").read_text().count("done\n")
     watch(doom)
     with LedgerFile(folder / "ledger", counter=FileCounter(folder / "counter")) as ledger:
         for event in story[done:]:
-            sent = event.to_ledger(ledger, tell=doom.take)
+            sent = event.to_ledger(ledger, tell=tell)
             if sent is not None:
                 write(log, f"sent {event.which} {event.number} {sent.hex()}\n".encode())
             write(log, b"done\n")

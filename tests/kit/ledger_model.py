@@ -13,6 +13,8 @@ STUDIES = (
     study_of(Policy.RETIRE, name="second"),
     study_of(Policy.CLIP, name="third"),
 )
+NUMBERS = 30  #: of rounds in random stories, mostly
+READING = "reading for"  #: what `Event.to_ledger` tells when data may be read
 
 
 @dataclass(kw_only=True)
@@ -25,6 +27,8 @@ class Side:
     forgotten: bool = False
     answers: dict[int, tuple[int, bool]] = field(default_factory=dict)  #: charge, given
     settled: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)  #: and not answered
+    stopped: set[int] = field(default_factory=set)  #: of them, by an earlier process
 
 
 class Model:
@@ -37,9 +41,23 @@ class Model:
     def agree(self, which: int) -> None:
         self.sides[which].agreed = True
 
+    def restart(self) -> None:
+        for side in self.sides:
+            side.stopped |= side.begun
+
+    def begin(self, which: int, number: int) -> None:
+        side = self.sides[which]
+        if number not in side.answers:
+            side.begun.add(number)
+
     def seal(self, which: int, number: int, norm: int) -> None:
         side, policy = self.sides[which], STUDIES[which].value.policy
         if number in side.answers:
+            return
+        side.begun.discard(number)
+        if number in side.stopped:
+            side.stopped.discard(number)
+            side.answers[number] = 0, norm == 0
             return
         charge = wanted = ask(STUDIES[which], number).value.weight * norm
         if policy is Policy.CLIP:
@@ -74,8 +92,8 @@ class Event:
         match self.verb:
             case "agree" | "forget":
                 getattr(model, self.verb)(self.which)
-            case "settle":
-                model.settle(self.which, self.number)
+            case "begin" | "settle":
+                getattr(model, self.verb)(self.which, self.number)
             case "identify":
                 model.identify(f"collector-{self.number}")
             case "seal":
@@ -84,13 +102,16 @@ class Event:
     def to_ledger(
         self, ledger: Ledger, *, tell: Callable[[str], None] = lambda step: None
     ) -> bytes | None:
-        """Do it, and return the bytes that may leave; `tell` as in `maker`."""
+        """Do it, and return the bytes that may leave; `tell` as in `maker`, and when data are read."""
         study = STUDIES[self.which]
         match self.verb:
             case "agree":
                 ledger.agree(study)
             case "forget":
                 ledger.forget(study.hash)
+            case "begin":
+                if ledger.begin(ask(study, self.number)):
+                    tell(f"{READING} {self.which} {self.number}")
             case "settle":
                 sealed = ledger.sealed(study.hash, self.number)
                 assert sealed is not None
@@ -116,6 +137,11 @@ def differences(ledger: Ledger, model: Model) -> list[str]:
             "refused": ledger.ever_refused(study.hash) if side.agreed else side.refused,
             "answers": {row.number: (row.charge, row.given) for row in ledger.history(study.hash)},
             "unsettled": {report.round_hash for report in ledger.unsettled(study.hash)},
+            "begun": {
+                number
+                for number in {*range(1, NUMBERS + 1), *side.answers, *side.begun}
+                if ledger.begun(study.hash, number) == ask(study, number).hash
+            },
         }
         wanted = {
             "agreed": side.agreed,
@@ -123,6 +149,7 @@ def differences(ledger: Ledger, model: Model) -> list[str]:
             "refused": side.refused,
             "answers": side.answers,
             "unsettled": {ask(study, number).hash for number in side.answers.keys() - side.settled},
+            "begun": side.begun,
         }
         found += [
             f"{study.value.name} {name}: {seen[name]} instead of {wanted[name]}"
@@ -135,10 +162,12 @@ def differences(ledger: Ledger, model: Model) -> list[str]:
     return found
 
 
-def modelled(events: Iterable[Event]) -> Model:
-    """A model after these events."""
+def modelled(events: Iterable[Event], *, stopped: int | None = None) -> Model:
+    """A model after these events; the process was another one after so many."""
     model = Model()
-    for event in events:
+    for index, event in enumerate(events):
+        if index == stopped:
+            model.restart()
         event.to_model(model)
     return model
 
@@ -146,17 +175,23 @@ def modelled(events: Iterable[Event]) -> Model:
 STORY = (
     Event(verb="identify", number=1),
     Event(verb="agree"),
+    Event(verb="begin", number=1),
     Event(verb="seal", number=1, norm=FULL),
     Event(verb="seal", number=2, norm=FULL // 2),
     Event(verb="settle", number=1),
     Event(verb="agree", which=2),
+    Event(verb="begin", which=2, number=1),
+    Event(verb="begin", which=2, number=2),
     Event(verb="seal", which=2, number=1, norm=2 * FULL),
+    Event(verb="begin", which=2, number=1),
     Event(verb="seal", number=3, norm=2 * FULL),
     Event(verb="identify", number=2),
     Event(verb="settle", number=2),
     Event(verb="seal", number=4, norm=FULL),
+    Event(verb="begin", number=6),
     Event(verb="forget", which=2),
     Event(verb="seal", number=5, norm=0),
+    Event(verb="begin", number=6),
 )
 """Everything that can happen, once."""
 
@@ -167,16 +202,15 @@ def random_story(seed: int, *, length: int) -> tuple[Event, ...]:
     story: list[Event] = []
     model = Model()
     while len(story) < length:
-        which, number = dice.randrange(len(STUDIES)), dice.randint(1, 30)
+        which, number = dice.randrange(len(STUDIES)), dice.randint(1, NUMBERS)
         side = model.sides[which]
-        verb = dice.choices(("agree", "seal", "settle", "identify", "forget"), (3, 10, 4, 1, 0.3))[
-            0
-        ]
+        verbs = {"agree": 3, "begin": 6, "seal": 10, "settle": 4, "identify": 1, "forget": 0.3}
+        (verb,) = dice.choices(list(verbs), list(verbs.values()))
         if verb == "agree" and side.agreed:
             verb, number = "seal", max(side.answers, default=0) + 1
-        if verb in ("seal", "settle", "forget") and not side.agreed:
+        if verb in ("begin", "seal", "settle", "forget") and not side.agreed:
             continue
-        if verb == "seal" and number in side.settled:
+        if verb in ("begin", "seal") and number in side.settled:
             continue
         if verb == "settle" and number not in side.answers:
             continue

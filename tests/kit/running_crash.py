@@ -32,12 +32,14 @@ def device_of(ledger: Ledger) -> Device:
     return Device(STUDY, FunctionSource({}), NoNoise(), ledger=ledger)
 
 
-def go_on(ledger: Ledger) -> None:
-    """Answer every round that was not answered yet."""
+def go_on(ledger: Ledger, *, unknown: int = 0) -> None:
+    """Answer every round that was not answered yet; in the unknown one its data give no state."""
     device = device_of(ledger)
     for asked, state in zip(ROUNDS, STATES, strict=True):
-        if asked.value.number > ledger.reached(STUDY.hash):
-            device.report(asked, np.array([[float(state)]]))
+        number = asked.value.number
+        if number > ledger.reached(STUDY.hash):
+            device.begin(asked)
+            device.report(asked, None if number == unknown else np.array([[float(state)]]))
 
 
 def live(folder: Path, doom: Doom) -> None:
