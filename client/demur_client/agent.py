@@ -13,7 +13,7 @@ from demur_client.evaluator.base import Evaluation, Evaluator
 from demur_client.ledger.base import Settled
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
-from demur_client.slots import report_in_slot
+from demur_client.slots import check_slot, report_in_slot
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
@@ -226,6 +226,7 @@ class _Visit:
         try:
             if self._policy is not None:
                 self._policy.check_round(asked)
+                check_slot(self._device, asked, slot_ms=self._policy.slot_ms(asked.value))
         except PolicyError as error:
             logger.warning("%s", error)
             return False

@@ -1,17 +1,42 @@
 """When a report leaves: in a public slot, whatever it holds and however long that took."""
 
+import math
 import time
 from typing import final
 
 import anyio
 
 from demur_client.device import Device
-from demur_client.evaluator.base import Evaluation, Evaluator, NoValue, Slot
+from demur_client.evaluator.base import READY, Evaluation, Evaluator, NoValue, Slot
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined
+from demur_proto.errors import PolicyError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import HaltCount, Round
 from demur_proto.v1.report_pb2 import Report
+
+
+def check_slot(device: Device, asked: Defined[Round], *, slot_ms: int) -> None:
+    """Refuse, in public, a slot in whose last tenth this device cannot make its report.
+
+    Twice what it takes must fit: it is also kept on the disk. Every device of this kind refuses it, whatever
+    its owner's data.
+
+    Args:
+        device: which device.
+        asked: a round of its study.
+        slot_ms: the round's slot; 0 for none, which is long enough.
+
+    Raises:
+        PolicyError: it is too short.
+        ParameterError: as `Device.report`.
+    """
+    least_ms = 2 * 1000 * device.rehearsed_s(asked) / (1 - READY)
+    if slot_ms and least_ms > slot_ms:
+        raise PolicyError(
+            f"round {asked.value.number} is refused: its slot of {slot_ms} ms is too short for this device, "
+            f"which makes such a report in slots of at least {math.ceil(least_ms)} ms"
+        )
 
 
 async def report_in_slot(

@@ -1,0 +1,142 @@
+"""Evaluations that crash, hang, take all there is or leave processes behind: the device answers all the same."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evaluating
+from demur_client.evaluator.base import Slot
+from demur_client.evaluator.board import Board
+from demur_client.evaluator.limits import EvaluationLimits
+from demur_client.evaluator.spare import SpareEvaluator
+from demur_client.evaluator.supervised import SupervisedEvaluator
+from demur_client.sources import FunctionSource
+from demur_proto.errors import ParameterError, StateError
+
+LINUX = sys.platform == "linux"
+ANSWERED = {
+    "quick", "reads", "forks_and_answers", "stops_its_parents", "changes_a_variable",
+}  # fmt: skip
+# The order that finds no zygote is lost or reaches the next one: either is right.
+EITHER = {"quick_without_a_zygote"}
+ON_ANY_SYSTEM = ["quick", "burns", "is_killed", "exits", "leaves", "prints", "recurses", "quick"]
+LATEST_S = 0.15  # after the slot, on a busy machine
+
+
+@cache
+def evaluated(kind: str, *behaviours: str) -> dict[str, Any]:
+    """What `evaluating.py` says."""
+    done = subprocess.run(
+        [sys.executable, evaluating.__file__, kind, *behaviours],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(json.loads(done.stdout))
+
+
+SUPERVISED = ("supervised", *evaluating.NAMES, "quick")
+
+
+@pytest.mark.skipif(not LINUX, reason="it forks as Linux does")
+@pytest.mark.parametrize("number", range(len(evaluating.NAMES) + 1))
+def test_whatever_an_evaluation_does_the_round_is_answered_in_its_slot(number: int) -> None:
+    found = evaluated(*SUPERVISED)["found"][number]
+
+    if found["behaviour"] not in EITHER:
+        assert found["answered"] == (found["behaviour"] in ANSWERED), found
+    assert found["bytes"] == 4
+    assert 0 <= found["late_s"] <= LATEST_S
+    assert bool(found["note"]) != found["answered"]
+
+
+@pytest.mark.skipif(not LINUX, reason="it forks as Linux does")
+def test_nothing_that_an_evaluation_started_outlives_its_round_nor_the_evaluator_its_device() -> (
+    None
+):
+    said = evaluated(*SUPERVISED)
+
+    assert (said["kept"], said["left"]) == (2, 0)  # the keeper and the zygote; then nobody
+
+
+def test_where_nothing_can_be_forked_a_process_that_was_started_before_does_the_same() -> None:
+    said = evaluated("spare", *ON_ANY_SYSTEM)
+
+    assert [found["answered"] for found in said["found"]] == [
+        each in ANSWERED for each in ON_ANY_SYSTEM
+    ]
+    assert max(found["late_s"] for found in said["found"]) <= LATEST_S
+
+
+@pytest.mark.skipif(not LINUX, reason="it forks as Linux does")
+def test_an_evaluator_is_refused_once_there_are_threads() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+
+    try:
+        with pytest.raises(StateError, match="before anything starts threads"):
+            SupervisedEvaluator(FunctionSource({}))
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_source_that_cannot_be_given_to_another_process_is_refused_with_the_reason() -> None:
+    with pytest.raises(ParameterError, match="one that can be pickled"):
+        SpareEvaluator(FunctionSource({"f": lambda asked: 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"memory_mib": 63}, "evaluation_memory_mib"),
+        ({"processor_s": 0}, "evaluation_processor_s"),
+        ({"wall_s": 0.0}, "evaluation_wall_s"),
+        ({"wall_s": float("nan")}, "evaluation_wall_s"),
+    ],
+)
+def test_limits_outside_their_range_are_refused_by_the_owners_key(
+    changes: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ParameterError, match=key):
+        EvaluationLimits(**changes)
+
+
+@pytest.mark.parametrize("length_ms", [1, 40, 50, 100, 200, 1000, 3_600_000])
+def test_an_evaluation_ends_before_the_report_is_made_and_40_ms_before_it_leaves(
+    length_ms: int,
+) -> None:
+    slot = Slot(received_s=10.0, length_s=length_ms / 1000)
+
+    assert 10.0 <= slot.ended_s <= slot.ready_s < slot.left_s
+    assert slot.ended_s <= max(10.0, slot.left_s - 0.04)
+
+
+def test_a_board_gives_whatever_is_on_it_in_the_same_shape() -> None:
+    value = np.array([[1.0, -2.5, 1e300]])
+    found = []
+    for written in [(), (value, ""), (None, "no such column é"), (None, "x" * 10_000)]:
+        board, handle = Board.made(length=3)
+        os.close(handle)
+        if written:
+            board.put(*written)
+        state, read, note = board.taken()
+        found.append((state, read.tolist(), note))
+
+    nothing = [[0.0, 0.0, 0.0]]
+    assert found == [
+        (0, nothing, ""),
+        (1, value.tolist(), ""),
+        (2, nothing, "no such column é"),
+        (2, nothing, "x" * 4092),
+    ]
