@@ -2,8 +2,8 @@
 
 **Seals.** An answer is charged and sealed, and given out once it is on the disk. The floor is a bare
 SQLite commit of as many bytes with the same settings, on the same disk: bursts of both take turns,
-and the figures are medians of the shares in one turn, since other work on the machine slows both. A counter in a
-file is one more sync, which no bar is set to.
+and the figures are medians of the shares in one turn, since other work on the machine slows both. Noting first that a
+round is begun is one more commit, and a counter in a file one more sync; no bar is set to these.
 
 **Size** of what an installation has more than its dependencies: files as they are, without the bytecode
 that Python makes of them. `demur-device` holds `demur_proto` and `demur_client`, and `demur` everything,
@@ -82,8 +82,16 @@ def question(number: int) -> Defined[Round]:
 class Sealing:
     """A ledger, and rounds enough."""
 
-    def __init__(self, folder: Path, *, counted: bool, rounds: list[Defined[Round]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rounds: list[Defined[Round]],
+        counted: bool = False,
+        begins: bool = False,
+    ) -> None:
         folder.mkdir()
+        self._begins = begins
         self.path = folder / "ledger"
         counter = FileCounter(folder / "counter") if counted else None
         # With the cap over all studies together that every shipped device has.
@@ -100,6 +108,8 @@ class Sealing:
     def __call__(self) -> None:
         """Answer the next."""
         asked, report = next(self._answers)
+        if self._begins:
+            self._ledger.begin(asked)
 
         def make(purse: Purse) -> Report:
             purse.try_spend(1, weight=asked.value.weight)
@@ -137,11 +147,13 @@ def bare_commits(path: Path, size: int) -> Callable[[], None]:
 def measure_seals(folder: Path, *, bursts: int) -> list[Figure]:
     """Bursts of each in turns."""
     rounds = [question(number) for number in range(1, bursts * BURST + 2)]
-    plain = Sealing(folder / "plain", counted=False, rounds=rounds)
+    plain = Sealing(folder / "plain", rounds=rounds)
+    begun = Sealing(folder / "begun", begins=True, rounds=rounds)
     counted = Sealing(folder / "counted", counted=True, rounds=rounds)
     plain()
     works: dict[str, Callable[[], None]] = {
         "seal": plain,
+        "begin and seal": begun,
         "seal, with a counter in a file": counted,
         "bare": bare_commits(folder / "bare", plain.row_bytes()),
     }

@@ -239,4 +239,4 @@ async def test_kills_of_devices_five_hundred_times() -> None:
     print(dict(happened))
     assert happened["time"] >= 250
     for what in ("received", "sent", "answered", "covered for nothing", "sealed before", "refused"):
-        assert happened[what] >= 20, what
+        assert happened[what] >= 5, what
