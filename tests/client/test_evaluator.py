@@ -18,6 +18,7 @@ from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.sources import FunctionSource
+from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError, StateError
 
 LINUX = sys.platform == "linux"
@@ -123,9 +124,14 @@ def test_an_evaluation_ends_before_the_report_is_made_and_40_ms_before_it_leaves
 
 
 def test_a_board_gives_whatever_is_on_it_in_the_same_shape() -> None:
-    value = np.array([[1.0, -2.5, 1e300]])
+    value: Values = np.array([[1.0, -2.5, 1e300]])
+    results: list[tuple[Values | None, str]] = [
+        (value, ""),
+        (None, "no such column é"),
+        (None, "x" * 10_000),
+    ]
     found = []
-    for written in [(), (value, ""), (None, "no such column é"), (None, "x" * 10_000)]:
+    for written in [None, *results]:
         board, handle = Board.made(length=3)
         os.close(handle)
         if written:
