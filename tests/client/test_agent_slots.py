@@ -26,6 +26,7 @@ from agent_kit import (
     visit,
 )
 from demur_client.device import Device
+from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Words
 from demur_proto.errors import ConnectionLost
 from demur_server.collector import Collector
@@ -76,6 +77,28 @@ async def test_a_report_that_takes_long_to_make_does_not_show_when_its_value_was
         waits.append(seen.sent_at[1] - seen.received_at[1])
 
     assert abs(waits[0] - waits[1]) <= TOLERANCE_S  # sent at once, they would be 0.26 s apart
+
+
+async def test_a_slot_too_short_for_the_devices_reports_is_refused_in_public_before_data_are_read(
+    collector: Collector, channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Laborious(NoNoise):
+        def gaussian(self, steps: float, *, reports: int, dimension: int) -> Words:
+            time.sleep(0.03)
+            return super().gaussian(steps, reports=reports, dimension=dimension)
+
+    device, seen = Device(STUDY, source := Always(1.0), Laborious()), Seen()
+    for number, slot_ms in ((1, 590), (2, 1200)):
+        await collector.open_round(asking(number, answer_after_ms=slot_ms).definition)
+
+    with anyio.fail_after(DEADLINE_S):
+        await visit(
+            device, channel, last_round=2, watcher=seen, policy=OwnerPolicy(shortest_slot_ms=1)
+        )
+
+    assert list(seen.sent_at) == [2]
+    assert len(source.asked) == 1
+    assert "round 1 is refused: its slot of 590 ms is too short for this device" in caplog.text
 
 
 async def test_a_device_never_waits_for_the_slow_sources_of_others(
