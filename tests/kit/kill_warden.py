@@ -212,7 +212,8 @@ class Warden:
                 self.selector.close()
                 os.close(told)
                 for other in self.alive | set(self.left_behind):
-                    os.close(other.events)
+                    if other.events >= 0:
+                        os.close(other.events)
                 live(self.plan, device, Path(self.plan.folder) / str(device), events)
             finally:
                 os._exit(1)
