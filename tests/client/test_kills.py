@@ -32,7 +32,7 @@ from ledger_kit import quick_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="devices are killed as on Linux")
 
-SLOT_MS = 100
+SLOT_MS = 150
 UNIT = 128  #: a value of 1 in grid steps
 ANSWERS = 6  #: that a budget holds
 ROUND_S = 30.0  #: in which all devices have answered one, killed or not
@@ -75,9 +75,8 @@ class Told:
     )
     """Dispositions, by round and device."""
     ends: list[dict[str, Any]] = field(default_factory=list)  #: of devices' processes
-    left_behind: list[int] = field(
-        default_factory=list
-    )  #: devices with processes that outlived them
+    left_behind: list[dict[str, Any]] = field(default_factory=list)
+    """Processes that outlived their device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,7 @@ async def a_warden(plan: Plan, told: Told) -> AsyncIterator[None]:
                 elif line["what"] == "ended":
                     told.ends.append(line)
                 elif line["what"] == "left behind":
-                    told.left_behind.append(line["device"])
+                    told.left_behind.append(line)
 
     command = [sys.executable, "-m", "kill_warden", json.dumps(asdict(plan))]
     async with await anyio.open_process(command, env=environment, stderr=None) as process:
@@ -159,7 +158,7 @@ def check(seen: Seen) -> Counter[str]:
     ends = Counter((end["device"], end["number"]) for end in seen.told.ends)
     assert {end["how"] for end in seen.told.ends} <= {"time", "step", "itself"}
     assert {end["device"] for end in seen.told.ends if end["how"] == "itself"} <= {
-        device for device, kind in enumerate(seen.kinds) if kind == "dying"
+        device for device, kind in enumerate(seen.kinds) if kind == "deadly"
     }
     assert max(ends.values()) == 1  # or one restart was not enough
     assert not seen.told.left_behind

@@ -1,7 +1,7 @@
 """Devices that are killed between a round and its acknowledgement, and started again at once.
 
 As a program it is their warden. Each device is a process of its own, forked from this one, which has imported
-everything and never opens a channel: an agent, with a ledger in a file, exact noise and a slot. When a device
+everything and never opens a channel: an agent, with an evaluator, a ledger in a file, exact noise and a slot. When a device
 receives a round for the first time, it draws how it is to end: at a time, which its warden
 is told of; or at a step, as in `ledger_crash`; or not. The warden tells of every event and every death, a line
 of JSON each. It ends when its input does, and its devices with it.
@@ -18,6 +18,7 @@ import selectors
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ import anyio._backends._asyncio
 import numpy as np
 
 from demur_client.connection import connected
+from demur_client.evaluator import confine
+from demur_client.evaluator.opening import open_evaluator
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
@@ -37,7 +40,7 @@ from demur_proto.round import Feature
 from demur_proto.samplers.exact import ExactSampler
 from ledger_crash import Doom, watch
 
-KINDS = ("quick", "slow", "dying", "counted")
+KINDS = ("quick", "slow", "dying", "deadly", "counted")
 AT_A_TIME, AT_A_STEP = 0.6, 0.3  #: how often a device ends so in a round
 MOST_STEPS = 14
 ORPHAN_S = 2.0  #: how long anything of a device may outlive it
@@ -81,9 +84,9 @@ class Person:
         with (self.folder / "evaluated").open("a") as file:
             file.write(f"{number} {self.life}\n")
         kind, first = self.plan.kinds[self.device], self.folder / "died"
-        if kind == "dying" and not first.exists():
+        if kind in ("dying", "deadly") and not first.exists():
             first.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid() if kind == "dying" else self.life, signal.SIGKILL)
         if kind == "slow":
             time.sleep(0.3 * self.plan.slot_ms / 1000)
         return np.array([[float(value_of(self.device, number))]])
@@ -105,7 +108,7 @@ class Watching:
         if tried.exists():
             return
         tried.touch()
-        if self._plan.kinds[self._device] == "dying" and not (self._folder / "died").exists():
+        if self._plan.kinds[self._device] == "deadly" and not (self._folder / "died").exists():
             return  # its data end it
         dice = random.Random(f"{self._plan.seed} {self._device} {round_number}")
         how = dice.random()
@@ -127,15 +130,20 @@ class Watching:
 
 def live(plan: Plan, device: int, folder: Path, events: int) -> None:
     """Be a device, until this process is ended."""
+    confine.follow_parent(os.getppid(), signal.SIGKILL)
     doom = Doom(None)
     source = Person(plan, device, folder, os.getpid())
     watch(doom)
     counter = FileCounter(folder / "counter") if plan.kinds[device] == "counted" else None
-    with LedgerFile(folder / "ledger", counter=counter) as ledger:
+    policy = OwnerPolicy(shortest_slot_ms=plan.slot_ms)
+    with (
+        open_evaluator(source, policy) as evaluator,
+        LedgerFile(folder / "ledger", counter=counter) as ledger,
+    ):
         agent = Agent(
             ledger,
-            source,
-            policy=OwnerPolicy(shortest_slot_ms=plan.slot_ms),
+            evaluator,
+            policy=policy,
             open_channel=partial(connected, plan.target),
             sampler=SAMPLER,
             watcher=Watching(plan, device, folder, events, doom),
@@ -202,6 +210,10 @@ class Warden:
         if not process:
             try:
                 self.selector.close()
+                os.close(told)
+                for other in self.alive | set(self.left_behind):
+                    if other.events >= 0:
+                        os.close(other.events)
                 live(self.plan, device, Path(self.plan.folder) / str(device), events)
             finally:
                 os._exit(1)
@@ -214,7 +226,7 @@ class Warden:
 
     def hear(self, life: Life) -> None:
         """What a device tells."""
-        while True:
+        while life.events >= 0:
             try:
                 heard = os.read(life.events, 65536)
             except BlockingIOError:
@@ -225,7 +237,6 @@ class Warden:
                 if life in self.left_behind:
                     self.left_behind.remove(life)
                 life.events = -1
-                return
             *lines, life.rest = (life.rest + heard).split(b"\n")
             for line in lines:
                 what, number, *more = line.decode().split()
@@ -252,7 +263,12 @@ class Warden:
                 os.kill(life.process, signal.SIGKILL)
         for life in [each for each in self.left_behind if each.ended_s + ORPHAN_S <= now]:
             self.left_behind.remove(life)
-            say("left behind", device=life.device)
+            say(
+                "left behind",
+                device=life.device,
+                number=life.round,
+                holders=holders_of(life.events),
+            )
 
     def ended(self, life: Life) -> None:
         """A device has ended: it starts again."""
@@ -281,6 +297,17 @@ class Warden:
         self.selector.unregister(sys.stdin.fileno())
         for life in self.alive:
             os.kill(life.process, signal.SIGKILL)
+
+
+def holders_of(pipe: int) -> list[str]:
+    """The processes, but for this one, that hold an end of a pipe."""
+    name, found = os.readlink(f"/proc/self/fd/{pipe}"), []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            handles = {os.readlink(each) for each in Path("/proc", process, "fd").iterdir()}
+            if name in handles and int(process) != os.getpid():
+                found.append(Path("/proc", process, "stat").read_text()[:30])
+    return found
 
 
 def say(what: str, **fields: Any) -> None:

@@ -168,8 +168,7 @@ def _supervise(
         confine.kill(evaluation)
         fillers = _fill(board, fill_from, fill_to, zygote)
         _end_all(besides=fillers)
-        for filler in fillers:
-            os.waitpid(filler, 0)
+        _reap(fillers, zygote)
     finally:
         os._exit(0)
 
@@ -215,3 +214,15 @@ def _fill(board: Board, start: float, stop: float, zygote: int) -> list[int]:
                 os._exit(0)
         fillers.append(filler)
     return fillers
+
+
+def _reap(fillers: list[int], zygote: int) -> None:
+    """Wait for the fillers to end, and end them where the device is gone: idle ones might take long."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    while fillers:
+        if os.getppid() != zygote:
+            for filler in fillers:
+                confine.kill(filler)
+        fillers = [each for each in fillers if not os.waitpid(each, os.WNOHANG)[0]]
+        if fillers:
+            signal.sigwait([signal.SIGCHLD, _PARENT_GONE])
