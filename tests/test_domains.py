@@ -918,6 +918,8 @@ EXAMPLES |= {
     "repeated_response.response_rho": example(lean=0.5),
 }
 
+WORKS_OUT = "gets what feature maps work out of fields that they checked"
+
 ELSEWHERE = {
     "by_name.names_of": "takes a text; tests/sim/test_beside.py gives it wrong ones",
     **{
@@ -950,9 +952,13 @@ ELSEWHERE = {
     "examples.check_people": ARRAYS,
     "features.OrientedGradients.of": ARRAYS,
     "features.Pixels.of": ARRAYS,
-    "features.scaled_images": ARRAYS,
+    "features.at_once": WORKS_OUT,
+    "features.check_images": ARRAYS,
+    "features.pieces": WORKS_OUT,
+    "features.scaled": ARRAYS,
     "straightening.straightened": ARRAYS,
     "straightening.upright": ARRAYS,
+    "strokes.strokes_working_set": WORKS_OUT,
     "strokes.strokes": "makes as many as it is asked for; feature maps check what comes in",
     "whitened_gradients.WhitenedGradients.of": ARRAYS,
     "whitening.Whitening": ARRAYS,

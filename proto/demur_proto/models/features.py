@@ -1,6 +1,6 @@
 """Fixed public feature maps: what a device makes of an image before a model sees it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Protocol
 
@@ -13,10 +13,13 @@ from demur_proto.models.base import MOST_INPUTS
 Images = np.ndarray[tuple[int, int, int], np.dtype[np.generic]]  # shape [n, height, width]
 Features = np.ndarray[tuple[int, int], np.dtype[np.float32]]  # shape [n, length]
 Single = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+Bright = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]  # shape [n, height, width]
 
 MOST_PIXELS = 1 << 10  #: along one side
 
-_IMAGES_AT_ONCE = 32  # so that all votes of these fit the processor's cache
+PIECE_BYTES = 1 << 23  #: what a map computes with at once, unless one image takes more
+MOST_AT_ONCE = 32  #: images, so that what is made of them stays in the processor's cache
+
 _SMALL = 1e-6  # beside the squared norm of a block: a block without edges stays nothing
 
 
@@ -32,6 +35,16 @@ class FeatureMap(Protocol):
     @property
     def length(self) -> int:
         """How many features an image has."""
+
+    @property
+    def working_set(self) -> int:
+        """The most bytes that `of` and `prepare` take at once, for any images.
+
+        What comes out, 4 bytes for each feature, is not in it.
+        """
+
+    def prepare(self) -> None:
+        """Fit what has to be fitted, so that `of` does not; a process keeps it."""
 
     def of(self, images: Images) -> Features:
         """Features [n, length] of images [n, height, width]; each of its own image alone.
@@ -76,10 +89,18 @@ class Pixels:
         """How many features an image has: one for each pixel."""
         return self.height * self.width
 
+    @property
+    def working_set(self) -> int:
+        """None: brightness is scaled where it comes out."""
+        return 0
+
+    def prepare(self) -> None:
+        """Do nothing: nothing is fitted."""
+
     def of(self, images: Images) -> Features:
         """Features [n, length] of images [n, height, width]; see `FeatureMap`."""
-        scaled = scaled_images(images, self.height, self.width, self.white)
-        return scaled.reshape(len(images), self.length)
+        check_images(images, self.height, self.width)
+        return scaled(images, self.white).reshape(len(images), self.length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,37 +168,71 @@ class OrientedGradients:
         rows, columns = (side // self.cell - self.block + 1 for side in (self.height, self.width))
         return rows * columns * self.block**2 * self.bins
 
+    @property
+    def working_set(self) -> int:
+        """The most bytes that `of` takes at once; see `FeatureMap`."""
+        weights = 8 * 3 * max(self.height, self.width) ** 2 // self.cell  # while they are made
+        images, _, each = self._at_once()
+        return weights + images * each
+
+    def prepare(self) -> None:
+        """Do nothing: nothing is fitted."""
+
     def of(self, images: Images) -> Features:
         """Features [n, length] of images [n, height, width]; see `FeatureMap`."""
-        scaled = scaled_images(images, self.height, self.width, self.white)
+        check_images(images, self.height, self.width)
         out: Features = np.empty((len(images), self.length), dtype=np.float32)
+        size, bins, _ = self._at_once()
         with np.errstate(all="ignore"):
-            for start in range(0, len(images), _IMAGES_AT_ONCE):
-                some = slice(start, start + _IMAGES_AT_ONCE)
-                out[some] = self._blocks(self._cells(self._votes(scaled[some])))
+            by_row = _nearest_cells(self.height, self.cell).T
+            by_column = _nearest_cells(self.width, self.cell)
+            for some in pieces(len(images), size):
+                place, length = self._gradients(scaled(images[some], self.white))
+                cells = [  # votes added up [n, bins, rows, columns]
+                    by_row @ (self._votes(place, length, few) @ by_column)
+                    for few in pieces(self.bins, bins)
+                ]
+                out[some] = self._blocks(cells[0] if len(cells) == 1 else np.hstack(cells))
         return out
 
-    def _votes(self, images: Single) -> Single:
-        """What each pixel votes for each bin [n, bins, height, width]."""
+    def _at_once(self) -> tuple[int, int, int]:
+        """How many images, how many bins of their votes, and the most bytes for each of the images.
+
+        Of an image there are its pixels, their gradients and steps on the way, nine arrays at most;
+        votes for some bins, also added up along rows; cells twice; and blocks five times,
+        in which single numbers may stand for two norms of a block.
+        """
+        rows, columns = self.height // self.cell, self.width // self.cell
+        pixels = 9 * (self.height + 2) * (self.width + 2)
+        each = 4 * (pixels + 2 * rows * columns * self.bins + 7 * self.length)
+        of_bin = 4 * self.height * (self.width + columns)
+        bins = min(self.bins, max(1, (PIECE_BYTES - each) // of_bin))
+        each += bins * of_bin
+        return at_once(each), bins, each
+
+    def _gradients(self, images: Single) -> tuple[Single, Single]:
+        """Directions and lengths of pixels' gradients [n, height, width].
+
+        Directions are in bins, from the centre of bin 0; whole turns do not matter.
+        """
         padded = np.pad(images, ((0, 0), (1, 1), (1, 1)), mode="edge")
         across = padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]
         down = padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1]
         length = np.sqrt(across * across + down * down)
         turn = 2 * np.pi if self.signed else np.pi
-        # In bins, from the centre of bin 0: what is left of a whole turn does not matter.
         place = np.arctan2(down, across) * np.float32(self.bins / turn) - np.float32(0.5)
-        votes = np.empty((len(images), self.bins, self.height, self.width), dtype=np.float32)
-        for number in range(self.bins):
-            apart = place - np.float32(number)
-            apart -= np.rint(apart / np.float32(self.bins)) * np.float32(self.bins)
-            votes[:, number] = np.maximum(1 - np.abs(apart), 0) * length
-        return votes
+        return place, length
 
-    def _cells(self, votes: Single) -> Single:
-        """Votes of pixels added up in cells [n, bins, rows, columns]."""
-        over_columns = votes @ _nearest_cells(self.width, self.cell)
-        cells: Single = _nearest_cells(self.height, self.cell).T @ over_columns
-        return cells
+    def _votes(self, place: Single, length: Single, some: slice) -> Single:
+        """What each pixel votes for some of the bins [n, bins, height, width]."""
+        shape = (len(place), some.stop - some.start, self.height, self.width)
+        votes: Single = np.empty(shape, dtype=np.float32)
+        whole = np.float32(self.bins)
+        for row, number in enumerate(range(some.start, some.stop)):
+            apart = place - np.float32(number)
+            apart -= np.rint(apart / whole) * whole
+            votes[:, row] = np.maximum(1 - np.abs(apart), 0) * length
+        return votes
 
     def _blocks(self, cells: Single) -> Features:
         """Blocks of cells, divided by their norms [n, length]."""
@@ -189,20 +244,48 @@ class OrientedGradients:
         return _divided(blocks).reshape(len(cells), -1)
 
 
-def scaled_images(images: Images, height: int, width: int, white: float) -> Single:
-    """Images [n, height, width] in single precision, such that white is 1.
+def scaled(images: Images, white: float) -> Bright:
+    """Numbers [n, height, width] in single precision, row by row, such that white is 1; a copy.
+
+    >>> scaled(np.array([[[0, 5]]]), 10.0)
+    array([[[0. , 0.5]]], dtype=float32)
+    """
+    with np.errstate(all="ignore"):
+        copied: Bright = images.astype(np.float32, order="C")
+        copied /= np.float32(white)
+    return copied
+
+
+def check_images(images: Images, height: int, width: int) -> None:
+    """Refuse what are no images [n, height, width].
 
     Raises:
         ParameterError: they are of another size, or no numbers.
 
-    >>> scaled_images(np.array([[[0, 5]]]), 1, 2, 10.0)
-    array([[[0. , 0.5]]], dtype=float32)
+    >>> check_images(np.zeros((0, 1, 2)), 1, 2)
     """
     if images.ndim != 3 or images.shape[1:] != (height, width) or images.dtype.kind not in "uif":
         shown = (str(images.dtype), images.shape)
         raise ParameterError("images", shown, f"numbers of shape [n, {height}, {width}]")
-    with np.errstate(all="ignore"):
-        return images.astype(np.float32) / np.float32(white)
+
+
+def at_once(bytes_each: int) -> int:
+    """How many images a map takes at once, where one of them takes so many bytes; at least 1.
+
+    >>> at_once(1 << 10), at_once(1 << 20), at_once(1 << 30)
+    (32, 8, 1)
+    """
+    return min(MOST_AT_ONCE, max(1, PIECE_BYTES // bytes_each))
+
+
+def pieces(number: int, size: int) -> Iterator[slice]:
+    """All of so many rows, some at a time.
+
+    >>> list(pieces(5, 3))
+    [slice(0, 3, None), slice(3, 5, None)]
+    """
+    for start in range(0, number, size):
+        yield slice(start, min(start + size, number))
 
 
 def _nearest_cells(side: int, cell: int) -> Single:

@@ -48,6 +48,15 @@ class HiddenLayer:
         """How many numbers θ is."""
         return self._first + (self.hidden + 1) * self.classes
 
+    @property
+    def bytes_each(self) -> int:
+        """The most bytes that `gradients` and `errors` take for one example of one person.
+
+        The input in double precision and once more in its owner's order, hidden units and what comes
+        back to them at most five times, scores or slopes four times, and what says whose example it is.
+        """
+        return 8 * (2 * self.inputs + 5 * self.hidden + 4 * self.classes + 16)
+
     def initial(self, rng: np.random.Generator) -> Vector:
         """θ to start from: W from N(0, 1/inputs) and V from N(0, 1/hidden), b and c zero. Public.
 

@@ -40,6 +40,15 @@ class Softmax:
         """How many numbers θ is, (inputs + 1) classes."""
         return (self.inputs + 1) * self.classes
 
+    @property
+    def bytes_each(self) -> int:
+        """The most bytes that `gradients` and `errors` take for one example of one person.
+
+        The input in double precision and once more in its owner's order, scores or slopes at most four
+        times, and what says whose example it is.
+        """
+        return 8 * (2 * self.inputs + 4 * self.classes + 16)
+
     def initial(self, rng: np.random.Generator) -> Vector:
         """θ to start from, zero; nothing is drawn."""
         return np.zeros(self.parameters)

@@ -46,6 +46,16 @@ def strokes(number: int, *, side: int, seed: int) -> Iterator[Ink]:
         yield _drawn(uniform, side)
 
 
+def strokes_working_set(side: int) -> int:
+    """The most bytes that `strokes` take at once, the images that come out with them.
+
+    Distances of all pixels from one point and the nearest so far, images, and steps on the way from one to
+    the other are five arrays of images; squares along both sides and points are small beside them.
+    """
+    points = MOST_STROKES * POINTS
+    return 8 * _IMAGES_AT_ONCE * (5 * side * side + points * (3 * side + 8))
+
+
 def _drawn(uniform: Values, side: int) -> Ink:
     some, unit = len(uniform), side / REFERENCE_SIDE
     controls = 1.2 * uniform[:, 1:25].reshape(some, MOST_STROKES, 4, 2) - 0.1

@@ -10,15 +10,21 @@ import numpy as np
 from demur_proto.arrays import Values
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
-from demur_proto.models.features import Features, Images, scaled_images
+from demur_proto.models.features import (
+    Features,
+    Images,
+    at_once,
+    check_images,
+    pieces,
+    scaled,
+)
 from demur_proto.models.straightening import Ink, upright
-from demur_proto.models.strokes import strokes
+from demur_proto.models.strokes import strokes, strokes_working_set
 from demur_proto.models.whitening import Whitening, fit_whitening
 
 MOST_FEATURES = 1 << 10  #: of one image; a fit takes time with their cube
 MOST_SYNTHETIC = 1 << 14  #: drawings to fit to
 
-_IMAGES_AT_ONCE = 32  # so that all votes of these fit the processor's cache
 _BLUR = 0.8  # standard deviation of the Gaussian under the derivative, pixels
 _SMALL = 1e-6  # beside the length of a gradient
 _SHORTEST = 1e-9  # divisor of a vector
@@ -38,8 +44,8 @@ class WhitenedGradients:
     4. Then x → (x − m) K, `fit_whitening` to what steps 1 to 3 make of `synthetic` random drawings,
        `strokes`, and the result is scaled to the length `norm`.
 
-    Nothing that anybody wrote comes into it: m and K follow from the fields alone. The first use takes a second or
-    two to fit them, and a process keeps the last few. With a long `norm`, the constant input that stands for
+    Nothing that anybody wrote comes into it: m and K follow from the fields alone. The first use, or `prepare`, takes a
+    second or two to fit them, and a process keeps the last four. With a long `norm`, the constant input that stands for
     a bias takes little of a clipped gradient: 1 part in norm² + 1 of its square.
 
     Raises:
@@ -94,28 +100,64 @@ class WhitenedGradients:
         """How many features an image has."""
         return self.cells**2 * self.bins
 
+    @property
+    def working_set(self) -> int:
+        """The most bytes that a fit or `of` takes at once, and what is kept; see `FeatureMap`.
+
+        A fit holds the features of all drawings, and at most seven matrices of the size of the
+        covariance [k, k]. LAPACK's `dsyevd`, which finds its eigenvectors, works in two of them.
+        """
+        each = _bytes_each(self.height, self.cells, self.bins)
+        fit = 8 * (self.synthetic * self.length + 7 * self.length**2) + strokes_working_set(
+            self.height
+        )
+        return fit + at_once(each) * each
+
+    def prepare(self) -> None:
+        """Fit m and K, unless this process still has them."""
+        self._fitted()
+
     def of(self, images: Images) -> Features:
         """Features [n, length] of images [n, height, width]; see `FeatureMap`."""
-        bright = scaled_images(images, self.height, self.width, self.white)
+        check_images(images, self.height, self.width)
         out: Features = np.empty((len(images), self.length), dtype=np.float32)
-        fit = _fit(
-            self.height, self.cells, self.bins, self.synthetic, self.seed, self.power, self.floor
-        )
-        for start in range(0, len(images), _IMAGES_AT_ONCE):
-            some = slice(start, start + _IMAGES_AT_ONCE)
-            ink, known = upright(bright[some].astype(np.float64))
+        fit = self._fitted()
+        size = at_once(_bytes_each(self.height, self.cells, self.bins))
+        for some in pieces(len(images), size):
+            ink, known = upright(scaled(images[some], self.white).astype(np.float64))
             found = self.norm * _unit(fit.of(_pooled(ink, self.cells, self.bins)))
             out[some] = np.where(known[:, None], found, np.nan)
         return out
+
+    def _fitted(self) -> Whitening:
+        return _fit(
+            self.height, self.cells, self.bins, self.synthetic, self.seed, self.power, self.floor
+        )
 
 
 @functools.lru_cache(maxsize=4)
 def _fit(
     side: int, cells: int, bins: int, synthetic: int, seed: int, power: float, floor: float
 ) -> Whitening:
-    drawings = strokes(synthetic, side=side, seed=seed)
-    rows = [_pooled(upright(drawn)[0], cells, bins) for drawn in drawings]
-    return fit_whitening(np.concatenate(rows), power=power, floor=floor)
+    rows: Values = np.empty((synthetic, cells * cells * bins))
+    size = at_once(_bytes_each(side, cells, bins))
+    start = 0
+    for drawn in strokes(synthetic, side=side, seed=seed):
+        for some in pieces(len(drawn), size):
+            pooled = _pooled(upright(drawn[some])[0], cells, bins)
+            rows[start : start + len(pooled)] = pooled
+            start += len(pooled)
+    return fit_whitening(rows, power=power, floor=floor)
+
+
+def _bytes_each(side: int, cells: int, bins: int) -> int:
+    """What is made of one image at once: its votes, these pooled along columns, and the rest.
+
+    While an image is put upright or its gradients are found, sixteen arrays of its size at most, with
+    a border; then its features eight times.
+    """
+    votes = bins * side * (side + cells)
+    return 8 * (votes + 16 * (side + 3) ** 2 + 8 * bins * cells * cells)
 
 
 def _pooled(images: Ink, cells: int, bins: int) -> Values:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from demur_proto.arrays import Values, Vector
-from demur_proto.models.products import sum_of_products
+from demur_proto.models.products import ROWS, sum_of_products
 
 CENTRE_STEP = 2.0**-20  #: of the grid on which a centre is kept
 MATRIX_STEP = 2.0**-14  #: of that of a matrix
@@ -46,10 +46,20 @@ def fit_whitening(rows: Values, *, power: float, floor: float) -> Whitening:
            [0., 2.]])
     """
     centre = np.rint(rows.mean(axis=0) / CENTRE_STEP) * CENTRE_STEP
-    apart = rows - rows.mean(axis=0)
-    values, vectors = np.linalg.eigh(sum_of_products(apart, apart) / (len(rows) - 1))
+    values, vectors = np.linalg.eigh(_covariance(rows))
     shares = np.maximum(values, 0.0) / values[-1]
     roots = vectors * (shares + floor) ** (-power / 4)
     matrix = np.rint(sum_of_products(roots.T, roots.T) / MATRIX_STEP) * MATRIX_STEP + 0.0
     centre.flags.writeable = matrix.flags.writeable = False
     return Whitening(centre=centre, matrix=matrix)
+
+
+def _covariance(rows: Values) -> Values:
+    """The covariance [k, k] of rows [n, k], of which some at a time are centred: all take much memory."""
+    mean = rows.mean(axis=0)
+    total: Values = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), ROWS):
+        apart = rows[start : start + ROWS] - mean
+        total += sum_of_products(apart, apart)
+    total /= len(rows) - 1
+    return total
