@@ -122,6 +122,7 @@ WRONG_AS_WELL = {
     "Hurries": "slots",
     "Whispers": "noise-law",
     "Forgetful": "resume",
+    "EvaluatesAgain": "begun",
 }
 
 
@@ -138,6 +139,22 @@ async def test_wrong_devices_break_the_rule_that_they_are_wrong_about() -> None:
             tasks.start_soon(judge, fault, rule)
 
     assert found == {fault: {rule} for fault, rule in WRONG.items()}
+
+
+SOURCES = ("burns", "dies", "eats")
+
+
+async def test_a_device_that_evaluates_where_it_sends_shows_every_source() -> None:
+    rules = {"begun", *SOURCES}
+
+    assert failed(await tried((*MINIMAL, "Naive"), *rules, patience_s=2.0)) == rules
+
+
+async def test_a_device_whose_source_gives_the_value_does_not_offer_to_be_tried_so() -> None:
+    verdicts = await tried((*MINIMAL, "Tame"), *SOURCES)
+
+    assert [f.verdict for f in verdicts.findings()] == [Verdict.NOT_OFFERED] * 3
+    assert "gives the value of 'conformance: burn'" in verdicts.findings()[0].evidence
 
 
 @pytest.mark.long

@@ -1,0 +1,90 @@
+// Evaluates an owner's data where nothing can happen to the device: in a child process, one for each round,
+// which is started before the round comes and killed at a public time, whether it is done or not.
+//
+// Nobody waits for what it says. It writes into a file without a name, and that is looked at once. So the
+// processor, the memory, the end and the words of an evaluation move no time at which this process sends.
+
+import { spawn } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { closeSync, existsSync, fstatSync, openSync, readSync, unlinkSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const SOURCE = fileURLToPath(new URL('source.js', import.meta.url));
+const MEMORY_MIB = 512; // that it may write to
+const HEAP_MIB = 256; // of that, for objects
+const PROCESSOR_S = 60; // also of one whose device was killed
+const FILE_BLOCKS = (8 << 24) / 512; // 2^24 doubles
+const LIMITS = `-c 0,-t ${PROCESSOR_S},-d ${MEMORY_MIB << 10},-f ${FILE_BLOCKS}`.split(',').map((each) => `ulimit ${each} && `);
+const COMMAND = `${LIMITS.join('')}exec "$0" "$@"`;
+const FOLDER = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
+
+/** Keeps one child ready. */
+export class Evaluator {
+  #dataFile;
+  #spare = null;
+
+  constructor(dataFile) {
+    this.#dataFile = dataFile;
+  }
+
+  /** Start a child, for a round to come; data are not read yet. */
+  prepare() {
+    this.#spare ??= new Child(this.#dataFile);
+  }
+
+  /** Ask the child for these features; read their values by `Child.taken`, once. */
+  begin(names) {
+    this.prepare();
+    const child = this.#spare;
+    this.#spare = null;
+    child.ask(names);
+    return child;
+  }
+
+  stop() {
+    this.#spare?.kill();
+  }
+}
+
+class Child {
+  #process;
+  #answer = unnamed();
+
+  constructor(dataFile) {
+    const words = [process.execPath, `--max-old-space-size=${HEAP_MIB}`, SOURCE, dataFile];
+    this.#process = spawn('/bin/sh', ['-c', COMMAND, ...words], { env: {}, stdio: ['pipe', this.#answer, 'ignore'] });
+    this.#process.on('error', () => {}); // what cannot be started has no answer
+    this.#process.stdin.on('error', () => {}); // nor what has ended
+  }
+
+  ask(names) {
+    this.#process.stdin.write(`${JSON.stringify(names)}\n`);
+  }
+
+  /** Whether so many values are there. */
+  has(count) {
+    return fstatSync(this.#answer).size === 8 * count;
+  }
+
+  kill() {
+    this.#process.kill('SIGKILL');
+  }
+
+  /** Secret: the values, if there are so many; otherwise null. To be called once, after `kill`. */
+  taken(count) {
+    const values = this.has(count) ? new Float64Array(count) : null;
+    if (values) readSync(this.#answer, values, 0, values.byteLength, 0);
+    closeSync(this.#answer);
+    return values;
+  }
+}
+
+/** A file that no other process can open by a name. */
+function unnamed() {
+  const path = join(FOLDER, `demur-${randomUUID()}`);
+  const file = openSync(path, 'wx+', 0o600);
+  unlinkSync(path);
+  return file;
+}
