@@ -27,10 +27,9 @@ const LONGEST_PAUSE_MS = 30_000;
 const ENDED = 0.8; // of a slot: when an evaluation is killed, and
 const LAST_MS = 40; // no later than so long before the report leaves
 const READY = 0.9; // of a slot: when its values are looked at, and the report is made
-const SLOTLESS_MS = 1000; // that an evaluation may take in a round without a slot
 const SPARE_MS = 20; // that a report takes beside its words, and
-const TIMES = 4; // how much longer a word may take than was measured
-const MEASURED_WORDS = 1000;
+const TIMES = 1.5; // how much longer a word may take than was measured
+const MEASURED_WORDS = 20_000;
 const KEEP_TRYING = new Set([grpc.status.UNAVAILABLE, grpc.status.CANCELLED, grpc.status.DEADLINE_EXCEEDED, grpc.status.INTERNAL]);
 const SETTLED = new Set(['ACCEPTED', 'DUPLICATE', 'CONFLICT', 'ROUND_CLOSED', 'INVALID']);
 
@@ -75,16 +74,13 @@ export class Device {
     return true;
   }
 
-  /** The report to a round, sealed with its charge; without values, which is null, it is cover. */
-  report(round, values) {
+  /** The report to a round with this noise, sealed with its charge; without values, which is null, it is cover. */
+  report(round, values, noise) {
     const clips = this.#study.policy === 'CLIP';
     const radius = clips ? this.#filter.radius(round) : round.largest;
     const { words, squaredNorm, shrunk } = encode(values, round, radius);
     const given = this.#filter.trySpend(squaredNorm, { weight: round.weight, shrunk });
-    const noisy = new BigInt64Array(words.length);
-    words.forEach((word, index) => {
-      noisy[index] = (given ? word : 0n) + roundedGaussian(round.noiseSteps);
-    });
+    const noisy = noise.map((each, index) => (given ? words[index] : 0n) + each);
     const report = {
       roundHash: round.hash,
       reportId: reportId(this.#ledger.secret, round.hash),
@@ -101,17 +97,33 @@ export class Device {
 }
 
 /** Refuse a slot that is shorter than the owner allows, or than a report of this size takes here. */
-export function checkSlot({ answerAfterMs: slot, dimension }, { shortestSlotMs, wordMs }) {
+export function checkSlot({ answerAfterMs: slot, dimension }, { shortestSlotMs, noiseMs, sealMs }) {
   if (slot < shortestSlotMs) throw new Refused(`its slot of ${slot} ms is below ${shortestSlotMs} ms`);
-  const takes = SPARE_MS + TIMES * dimension * wordMs;
-  if (slot && (1 - READY) * slot < takes) throw new Refused(`a report takes more than a tenth of its slot of ${slot} ms`);
+  const fits = (part, wordMs) => SPARE_MS + TIMES * dimension * wordMs <= part * slot;
+  if (!fits(ENDED, noiseMs) || !fits(1 - READY, sealMs)) throw new Refused(`a report takes longer than its slot of ${slot} ms has room for`);
 }
 
-/** How long a word takes here, milliseconds; its noise is thrown away. */
-function measuredWord() {
-  const began = performance.now();
-  for (let i = 0; i < MEASURED_WORDS; i++) roundedGaussian({ n: 1n << 30n, d: 1n });
-  return (performance.now() - began) / MEASURED_WORDS;
+/** Milliseconds of processor time of a word's noise here, and of the rest of it, by a report that is thrown away. */
+function measured() {
+  measuredOnce(); // the first time is slower than all others
+  return measuredOnce();
+}
+
+function measuredOnce() {
+  const radius = 1n << 50n;
+  const round = { dimension: MEASURED_WORDS, gridExponent: 0, largest: radius };
+  const began = process.cpuUsage();
+  const noise = noiseOf({ ...round, noiseSteps: { n: 1n << 30n, d: 1n } });
+  const drawn = process.cpuUsage(began);
+  const { words } = encode(new Float64Array(MEASURED_WORDS).fill(2 ** 20), round, radius);
+  JSON.stringify(wordBytes(noise.map((each, index) => each + words[index]), 'INT64').toString('base64'));
+  const wordMs = ({ user, system }) => (user + system) / 1000 / MEASURED_WORDS;
+  const both = wordMs(process.cpuUsage(began));
+  return { noiseMs: wordMs(drawn), sealMs: both - wordMs(drawn) };
+}
+
+function noiseOf({ dimension, noiseSteps }) {
+  return new BigInt64Array(dimension).map(() => roundedGaussian(noiseSteps));
 }
 
 /**
@@ -122,16 +134,12 @@ function measuredWord() {
 export async function reportInSlot(device, round, evaluator, received) {
   const slot = round.answerAfterMs;
   const until = (ms) => sleep(received + ms - performance.now());
-  let values = null;
-  if (device.begin(round)) {
-    const child = evaluator.begin(round.features.map(({ name }) => name));
-    if (slot) await until(Math.min(ENDED * slot, slot - LAST_MS));
-    else while (!child.has(round.dimension) && performance.now() < received + SLOTLESS_MS) await sleep(1);
-    child.kill();
-    await until(READY * slot);
-    values = child.taken(round.dimension);
-  } else await until(READY * slot);
-  return device.report(round, values);
+  const child = device.begin(round) ? evaluator.begin(round.features.map(({ name }) => name)) : null;
+  const noise = noiseOf(round); // now, since many words take longer than a tenth of the slot
+  await until(Math.min(ENDED * slot, slot - LAST_MS));
+  child?.kill();
+  await until(READY * slot);
+  return device.report(round, child && child.taken(round.dimension), noise);
 }
 
 class Agent {
@@ -169,8 +177,7 @@ class Agent {
     if (!study.hash.equals(this.#told.study)) throw new Refused('another study than the one agreed to');
     if (study.budget > this.#told.largestBudget) throw new Refused('a budget beyond the owner\'s policy');
     const device = new Device(study, this.#ledger);
-    const policy = { shortestSlotMs: this.#told.shortestSlotMs, wordMs: measuredWord() };
-    this.#evaluator.prepare();
+    const policy = { shortestSlotMs: this.#told.shortestSlotMs, ...measured() };
     for (let failures = 0; ; ) {
       const began = performance.now();
       await this.#visit(study, device, policy);
@@ -218,7 +225,6 @@ class Agent {
       owed.set(report.reportId.toString('hex'), report);
       await sleep(received + met.round.answerAfterMs - performance.now());
       send(report);
-      this.#evaluator.prepare(); // for the next round
     };
     const receive = (message) => {
       if (message.message === 'opened_round') {
@@ -287,7 +293,7 @@ function toldBy(environment) {
   const largestBudget = Number(of('DEMUR_LARGEST_BUDGET'));
   if (!(largestBudget > 0)) throw new Error('DEMUR_LARGEST_BUDGET must be a number above 0');
   const shortestSlotMs = Number(environment.DEMUR_SHORTEST_SLOT_MS ?? 1000);
-  if (!(shortestSlotMs >= 0)) throw new Error('DEMUR_SHORTEST_SLOT_MS must be a number, 0 or above');
+  if (!(shortestSlotMs > 0)) throw new Error('DEMUR_SHORTEST_SLOT_MS must be a number above 0');
   return {
     target: of('DEMUR_TARGET'),
     token: Buffer.from(token[1], 'hex'),

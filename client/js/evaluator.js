@@ -20,31 +20,26 @@ const LIMITS = `-c 0,-t ${PROCESSOR_S},-d ${MEMORY_MIB << 10},-f ${FILE_BLOCKS}`
 const COMMAND = `${LIMITS.join('')}exec "$0" "$@"`;
 const FOLDER = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
 
-/** Keeps one child ready. */
+/** Keeps one child ready for the next round. It reads no data before it is asked. */
 export class Evaluator {
   #dataFile;
-  #spare = null;
+  #spare;
 
   constructor(dataFile) {
     this.#dataFile = dataFile;
-  }
-
-  /** Start a child, for a round to come; data are not read yet. */
-  prepare() {
-    this.#spare ??= new Child(this.#dataFile);
+    this.#spare = new Child(dataFile);
   }
 
   /** Ask the child for these features; read their values by `Child.taken`, once. */
   begin(names) {
-    this.prepare();
     const child = this.#spare;
-    this.#spare = null;
+    this.#spare = new Child(this.#dataFile);
     child.ask(names);
     return child;
   }
 
   stop() {
-    this.#spare?.kill();
+    this.#spare.kill();
   }
 }
 
@@ -63,18 +58,14 @@ class Child {
     this.#process.stdin.write(`${JSON.stringify(names)}\n`);
   }
 
-  /** Whether so many values are there. */
-  has(count) {
-    return fstatSync(this.#answer).size === 8 * count;
-  }
-
   kill() {
     this.#process.kill('SIGKILL');
   }
 
   /** Secret: the values, if there are so many; otherwise null. To be called once, after `kill`. */
   taken(count) {
-    const values = this.has(count) ? new Float64Array(count) : null;
+    const isWhole = fstatSync(this.#answer).size === 8 * count;
+    const values = isWhole ? new Float64Array(count) : null;
     if (values) readSync(this.#answer, values, 0, values.byteLength, 0);
     closeSync(this.#answer);
     return values;

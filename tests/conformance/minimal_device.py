@@ -37,7 +37,6 @@ from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 
 PAUSE_S = 0.05
 LAST_S = 0.04  #: before a report leaves, the process that evaluated has been killed for so long
-SLOTLESS_S = 1.0  #: for an evaluation in a round without a slot
 SOURCE = Path(__file__).with_name("owner_source.py")
 FINAL = {
     report_pb2.DISPOSITION_ACCEPTED,
@@ -91,11 +90,6 @@ class Child:
             self._process.stdin.write(json.dumps(names).encode() + b"\n")
             self._process.stdin.flush()
 
-    def is_over(self) -> bool:
-        size = os.fstat(self._answer.fileno()).st_size
-        whole = size and os.pread(self._answer.fileno(), 1, size - 1) == b"\n"
-        return bool(whole) or self._process.poll() is not None
-
     def kill(self) -> None:
         self._process.kill()
 
@@ -118,10 +112,12 @@ class Device:
         self.study_hash = bytes.fromhex(told["DEMUR_STUDY"])
         self.data_file = Path(told["DEMUR_DATA"])
         self.largest_budget = float(told["DEMUR_LARGEST_BUDGET"])
+        self.shortest_slot_ms = int(told["DEMUR_SHORTEST_SLOT_MS"])
         self.sampler = ExactSampler()
         if self.journal.find("secret") is None:
             self.journal.add(secret=secrets.token_hex(32), nonce=self.new_nonce())
         self.secret = bytes.fromhex(self.journal.find("secret"))
+        self.spare = Child(self.data_file)  # before gRPC has threads
         self.channel = grpc.insecure_channel(told["DEMUR_TARGET"])
         self.stub = collector_pb2_grpc.CollectorStub(self.channel)
 
@@ -139,7 +135,6 @@ class Device:
             print("refused: another study, or a budget beyond the owner's policy")
             return 1
         self.filter = Filter.of(self.study.value)
-        self.spare = Child(self.data_file)
         for line in self.journal.lines:
             if "sealed" in line:
                 self.restore(line)
@@ -195,6 +190,8 @@ class Device:
         sealed = self.sealed_of(asked.value.number)
         if not isinstance(asked.value.query, Linear):
             return None
+        if not 0 < self.shortest_slot_ms <= asked.value.answer_after_ms:
+            return None
         return None if sealed and sealed["round"] != asked.hash.hex() else asked
 
     def answer(
@@ -211,7 +208,6 @@ class Device:
             return
         self.wait(asked, received, given=line["given"])
         yield from self.messages(line)
-        self.spare = Child(self.data_file)
 
     def seal(self, asked: Defined[Round], received: float) -> dict[str, Any] | None:
         line = self.made(asked, received)
@@ -219,9 +215,12 @@ class Device:
         return line
 
     def made(self, asked: Defined[Round], received: float) -> dict[str, Any]:
-        value = self.value(asked.value, self.evaluated(asked, received))
         mechanism = mechanism_for(self.study.value, asked.value)
         assert isinstance(mechanism, GaussianLinear)
+        noise = self.noise(
+            mechanism
+        )  # early, since many words take longer than a tenth of the slot
+        value = self.value(asked.value, self.evaluated(asked, received))
         weight, shrunk = asked.value.weight, False
         if self.study.value.policy is Policy.CLIP:
             radius = self.filter.radius(weight=weight, largest=mechanism.largest)
@@ -233,7 +232,7 @@ class Device:
             words, units = mechanism.encode(value, self.sampler)
         squared_norm = int(units[0])
         given = self.filter.try_spend(squared_norm, weight=weight, shrunk=shrunk)
-        noisy = words * given + self.noise(mechanism)
+        noisy = words * given + noise
         return {
             "sealed": noisy[0].tolist(),
             "number": asked.value.number,
@@ -252,15 +251,12 @@ class Device:
         if not self.begin(asked.value.number):
             sleep_until(received + 0.9 * slot_s)
             return None
-        self.spare.begin(self.names(asked.value))
-        if slot_s:
-            sleep_until(received + min(0.8 * slot_s, slot_s - LAST_S))
-        else:
-            while not self.spare.is_over() and time.monotonic() < received + SLOTLESS_S:
-                time.sleep(PAUSE_S / 10)
-        self.spare.kill()
+        child, self.spare = self.spare, Child(self.data_file)
+        child.begin(self.names(asked.value))
+        sleep_until(received + min(0.8 * slot_s, slot_s - LAST_S))
+        child.kill()
         sleep_until(received + 0.9 * slot_s)
-        return self.spare.answer()
+        return child.answer()
 
     def value(self, asked: Round, numbers: Any) -> Any:
         assert isinstance(asked.query, Linear)

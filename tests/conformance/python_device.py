@@ -68,7 +68,7 @@ def policy_of(told: Mapping[str, str]) -> OwnerPolicy:
         largest_delta=1 - 1e-12,
         lifetime_epsilon=1000.0,
         largest_round_epsilon=100.0,
-        shortest_slot_ms=400,
+        shortest_slot_ms=int(told["DEMUR_SHORTEST_SLOT_MS"]),
         studies=(bytes.fromhex(told["DEMUR_STUDY"]),),
     )
 

@@ -22,6 +22,7 @@ from demur_sim.conformance.questions import (
     CLIP,
     COORDINATES,
     SIGMA,
+    SLOT_MS,
     Asked,
     ask,
     feature_of,
@@ -31,10 +32,9 @@ from demur_sim.conformance.questions import (
 )
 from demur_sim.conformance.stand import Visit
 
-SLOT_MS = 300
 LATE_MS = 2000.0  #: after its slot, a report is late
 APART_MS = 150.0  #: and kinds of reports that never overlap by so much tell what was decided
-KILLED_AFTER_S = (0.0, 0.003, 0.012, 0.05)
+KILLED_AT = (0.0, 0.1, 0.905, 0.95)  #: of a slot; about .9 of it the report is sealed
 UNKNOWN_MESSAGE = bytes.fromhex("fa0700")  #: of a kind that no version has
 OVERSIZED = 5 << 20
 
@@ -80,10 +80,10 @@ def retire_plan() -> Plan:
     study = revealing_study(Policy.RETIRE)
     total, weight = study.value.budget_units, study.value.base_weight
     value = of_squared_norm(total // weight // 5)
-    first, second, third = (ask(study, number, value, slot_ms=SLOT_MS) for number in (1, 3, 5))
+    first, second, third = (ask(study, number, value) for number in (1, 3, 5))
     left = total - 3 * weight * first.squared_norm
-    too_much = like(study, 6, left, sigma=SIGMA, more=1, slot_ms=SLOT_MS)
-    enough = like(study, 7, left, sigma=SIGMA, slot_ms=SLOT_MS)
+    too_much = like(study, 6, left, sigma=SIGMA, more=1)
+    enough = like(study, 7, left, sigma=SIGMA)
     failing = [
         _without_data(study, 2, "no such feature"),
         _without_data(study, 4, "not a number"),
@@ -120,12 +120,12 @@ async def run_skip(bench: Bench, plan: Plan) -> None:
     await bench.push(first.asked, rule="repeated-round")
     await bench.ask(second.asked, rule="exhausted")
     bench.verdicts.check("repeated-round", True, "round 1 came again after it was counted")
-    for delay_s in KILLED_AFTER_S:
+    for part in KILLED_AT:
         await bench.kill()
         visit = await bench.visit("crash-points")
         await visit.push(second.asked.defined)
-        await anyio.sleep(delay_s)
-    bench.verdicts.check("crash-points", True, f"killed {len(KILLED_AFTER_S)} times")
+        await anyio.sleep(part * SLOT_MS / 1000)
+    bench.verdicts.check("crash-points", True, f"killed {len(KILLED_AT)} times")
     await bench.kill()
     answer = await bench.accepted(second.asked, rule="crash-points", same="crash-points")
     noises.append(check_due(bench, second, answer, rule))
@@ -207,19 +207,17 @@ def planned(
     return Plan(study=study, due=tuple(sorted(due, key=lambda each: each.asked.number)))
 
 
-def like(
-    study: Defined[Study], number: int, left: int, *, sigma: float, more: int = 0, slot_ms: int = 0
-) -> Asked:
+def like(study: Defined[Study], number: int, left: int, *, sigma: float, more: int = 0) -> Asked:
     """A round under this noise in which the largest answer that still fits, or `more`, is due."""
     weight = ask(study, number, (1,) * COORDINATES, sigma=sigma).defined.value.weight
     value = of_squared_norm(left // weight + more)
     clip = CLIP if sum(each * each for each in value) <= CLIP**2 else 4 * CLIP
-    return ask(study, number, value, sigma=sigma, clip=clip, slot_ms=slot_ms)
+    return ask(study, number, value, sigma=sigma, clip=clip)
 
 
 def _without_data(study: Defined[Study], number: int, feature: str) -> Asked:
     value = (1,) * COORDINATES
-    return ask(study, number, value, features=(feature,), slot_ms=SLOT_MS)
+    return ask(study, number, value, features=(feature,))
 
 
 def check_due(bench: Bench, due: Due, answer: Answer, rule: str) -> Values:

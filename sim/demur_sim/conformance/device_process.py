@@ -16,6 +16,7 @@ import anyio.abc
 
 from demur_proto.credentials import write_token
 from demur_proto.errors import ParameterError
+from demur_sim.conformance.questions import SLOT_MS
 
 PROCESSES = Path("/proc")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -41,8 +42,7 @@ def prepare(
     process; `DEMUR_DATA` is a JSON file, an object with a list of numbers for each feature;
     `DEMUR_EXAMPLES` is one with the lists `inputs` and `labels`, there for gradients only;
     `DEMUR_LARGEST_BUDGET` and `DEMUR_SHORTEST_SLOT_MS` are the owner's policy: the largest budget μ of
-    a study that they accept, and the shortest slot of a round. It is 0: rounds without a slot are accepted,
-    since the data are made up.
+    a study, and the shortest slot of a round, that they accept.
 
     Args:
         folder: of this device alone.
@@ -71,7 +71,7 @@ def prepare(
         "DEMUR_DATA": str(file),
         "DEMUR_EXAMPLES": str(learnt),
         "DEMUR_LARGEST_BUDGET": repr(largest_budget),
-        "DEMUR_SHORTEST_SLOT_MS": "0",
+        "DEMUR_SHORTEST_SLOT_MS": str(SLOT_MS),
     }
 
 

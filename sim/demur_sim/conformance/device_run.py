@@ -243,7 +243,7 @@ SCRIPTS: tuple[tuple[tuple[str, ...], Script], ...] = (
         _skip,
     ),
     (("budget-retire", "exhausted", "failing", "slots", "settled"), _retire),
-    (("one-number", "wrong-rounds", "features"), _refusals),
+    (("one-number", "wrong-rounds", "owners-slot", "features"), _refusals),
     (("clipping", "fresh-noise", "noise-law", "chunks"), _noise),
     *(((rule,), partial(_source, rule=rule)) for rule in source_scripts.FEATURES),
     (("begun",), _begun),

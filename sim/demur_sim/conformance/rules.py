@@ -34,6 +34,7 @@ DEVICE_RULES = _rules(
     settled="does not send a report again that was refused for good",
     one_number="refuses a second round under a number that it has answered",
     wrong_rounds="refuses a round whose definition is wrong, and sends nothing for it",
+    owners_slot="refuses a round without a slot, and one whose slot is shorter than its owner accepts",
     features="puts the features of a question side by side in their order, be it one number or many",
     unknown_message="passes over a message of a kind that it does not know",
     oversized="comes back after a message far beyond any frame, with the bytes that it owes",

@@ -30,6 +30,7 @@ from demur_sim.conformance.device_process import Data
 from demur_sim.conformance.questions import (
     COORDINATES,
     SIGMA,
+    SLOT_MS,
     ask,
     of_squared_norm,
     revealing_study,
@@ -42,7 +43,6 @@ FEATURES = {
 }
 """What is asked, by the rule that it tries."""
 
-SLOT_MS = 300
 READY = 0.9  #: of a slot: when a device seals its report
 BEGUN_SLOT_MS = 600  #: killed in its middle, a device has begun and has sealed nothing
 MOST_BYTES = 1 << 30  #: in memory of a device, with everything that it started
@@ -63,11 +63,11 @@ def source_plan(rule: str) -> tuple[Plan, Data]:
     study = revealing_study(Policy.SKIP)
     total, weight = study.value.budget_units, study.value.base_weight
     value = of_squared_norm(total // weight // 3)
-    first, second = (ask(study, number, value, slot_ms=SLOT_MS) for number in (1, 3))
+    first, second = (ask(study, number, value) for number in (1, 3))
     left = total - 2 * weight * first.squared_norm
-    third = like(study, 5, left, sigma=SIGMA, slot_ms=SLOT_MS)
+    third = like(study, 5, left, sigma=SIGMA)
     feature = FEATURES[rule]
-    failing = [ask(study, number, value, features=(feature,), slot_ms=SLOT_MS) for number in (2, 4)]
+    failing = [ask(study, number, value, features=(feature,)) for number in (2, 4)]
     plan = planned(study, (first, second, third), covered=failing)
     return plan, {**plan.data, feature: value}
 
@@ -109,9 +109,9 @@ def begun_plan() -> Plan:
     """A cheap round, and two that would each take exactly the rest of the budget."""
     study = revealing_study(Policy.SKIP)
     total, weight = study.value.budget_units, study.value.base_weight
-    first = ask(study, 1, (1,) * COORDINATES, slot_ms=SLOT_MS)
+    first = ask(study, 1, (1,) * COORDINATES)
     left = total - weight * first.squared_norm
-    third = like(study, 3, left, sigma=SIGMA, slot_ms=SLOT_MS)
+    third = like(study, 3, left, sigma=SIGMA)
     second = ask(study, 2, third.value, slot_ms=BEGUN_SLOT_MS)
     return planned(study, (first, third), covered=[second])
 
