@@ -217,6 +217,7 @@ class Agent {
       if (isOpen) for (const message of messages(report)) call.write(message);
     };
     const answer = async (definition) => {
+      await this.#evaluator.ready(); // before the slot begins
       const received = performance.now();
       const met = device.meet(Buffer.from(definition));
       if (met.report === null) return;

@@ -12,10 +12,12 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const SOURCE = fileURLToPath(new URL('source.js', import.meta.url));
+const READY_MS = 5000;
+const LOOK_MS = 5;
 const MEMORY_MIB = 512; // that it may write to
 const HEAP_MIB = 256; // of that, for objects
 const PROCESSOR_S = 60; // also of one whose device was killed
-const FILE_BLOCKS = (8 << 24) / 512; // 2^24 doubles
+const FILE_BLOCKS = (8 << 24) / 512 + 1; // 2^24 doubles
 const LIMITS = `-c 0,-t ${PROCESSOR_S},-d ${MEMORY_MIB << 10},-f ${FILE_BLOCKS}`.split(',').map((each) => `ulimit ${each} && `);
 const COMMAND = `${LIMITS.join('')}exec "$0" "$@"`;
 const FOLDER = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
@@ -30,11 +32,18 @@ export class Evaluator {
     this.#spare = new Child(dataFile);
   }
 
+  /** Wait until the child is ready, or for some seconds. That has nothing to do with data: it has seen none. */
+  async ready() {
+    for (const end = performance.now() + READY_MS; !this.#spare.isReady && performance.now() < end; ) {
+      await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+    }
+  }
+
   /** Ask the child for these features; read their values by `Child.taken`, once. */
   begin(names) {
     const child = this.#spare;
-    this.#spare = new Child(this.#dataFile);
     child.ask(names);
+    this.#spare = new Child(this.#dataFile);
     return child;
   }
 
@@ -58,15 +67,19 @@ class Child {
     this.#process.stdin.write(`${JSON.stringify(names)}\n`);
   }
 
+  get isReady() {
+    return fstatSync(this.#answer).size > 0;
+  }
+
   kill() {
     this.#process.kill('SIGKILL');
   }
 
   /** Secret: the values, if there are so many; otherwise null. To be called once, after `kill`. */
   taken(count) {
-    const isWhole = fstatSync(this.#answer).size === 8 * count;
+    const isWhole = fstatSync(this.#answer).size === 8 + 8 * count;
     const values = isWhole ? new Float64Array(count) : null;
-    if (values) readSync(this.#answer, values, 0, values.byteLength, 0);
+    if (values) readSync(this.#answer, values, 0, values.byteLength, 8);
     closeSync(this.#answer);
     return values;
   }

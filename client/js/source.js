@@ -1,6 +1,6 @@
 // What evaluates an owner's data, in a process of its own: node source.js DATA_FILE.
 //
-// It reads one line, the names of features, writes their numbers side by side as doubles, or nothing where one
+// It writes eight bytes once it is ready, reads one line, the names of features, writes their numbers side by side as doubles, or nothing where one
 // is missing or is no list of numbers, and waits for its end. Of three names the data tell it to do worse, for
 // those who try out this device: docs/device-contract.md says which.
 
@@ -30,6 +30,7 @@ function evaluate(names) {
   return numbers;
 }
 
+writeSync(1, Buffer.alloc(8));
 const question = Buffer.alloc(1 << 18); // a definition takes at most 64 KiB
 let length = 0;
 while (question[length - 1] !== 10) {

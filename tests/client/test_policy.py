@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur_client.belonging import agent_of
+from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.folder_source import FolderSource
+from demur_client.ledger.memory import MemoryLedger
 from demur_client.policy import QUESTIONS, OwnerPolicy, QuietHours, epsilon_together
 from demur_client.policy_file import load_counter, load_policy, template
+from demur_client.sources import FunctionSource
 from demur_client.table_source import TableSource
 from demur_proto.asking import next_prefix, next_round, round_of
 from demur_proto.conversions import zcdp_epsilon
@@ -170,8 +174,15 @@ def test_rounds_inside_the_policy_are_answered() -> None:
         policy.check_round(asked)
 
 
-def test_rounds_without_a_slot_are_answered_where_the_owner_says_so() -> None:
-    OwnerPolicy(shortest_slot_ms=0).check_round(in_slot(0))
+def test_rounds_without_a_slot_are_for_devices_whose_data_are_made_up() -> None:
+    policy = OwnerPolicy(shortest_slot_ms=0)
+    policy.check_round(in_slot(0))
+
+    with (
+        SpareEvaluator(FunctionSource({})) as evaluator,
+        pytest.raises(ParameterError, match=r"^shortest_slot_ms must be at least 1"),
+    ):
+        agent_of(MemoryLedger(), evaluator, policy=policy)
 
 
 # ---- quiet hours -----------------------------------------------------------------------------

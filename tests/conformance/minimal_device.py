@@ -36,6 +36,7 @@ from demur_proto.study import MechanismFamily, Policy, Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 
 PAUSE_S = 0.05
+READY_S = 5.0  #: for which a round waits, before its slot, for what will evaluate it
 LAST_S = 0.04  #: before a report leaves, the process that evaluated has been killed for so long
 SOURCE = Path(__file__).with_name("owner_source.py")
 FINAL = {
@@ -83,6 +84,12 @@ class Child:
             stdout=self._answer,
             stderr=subprocess.DEVNULL,
         )
+
+    def wait(self) -> None:
+        """Until it is ready, which has nothing to do with data: it has seen none."""
+        end = time.monotonic() + READY_S
+        while not os.fstat(self._answer.fileno()).st_size and time.monotonic() < end:
+            time.sleep(PAUSE_S / 10)
 
     def begin(self, names: list[str]) -> None:
         assert self._process.stdin
@@ -165,6 +172,7 @@ class Device:
             for message in self.stub.Visit(iter(outgoing.get, None), metadata=self.metadata):
                 kind = message.WhichOneof("message")
                 if kind == "opened_round":
+                    self.spare.wait()
                     received = time.monotonic()
                     asked = self.read(message.opened_round.definition)
                     if asked is not None:
@@ -217,10 +225,9 @@ class Device:
     def made(self, asked: Defined[Round], received: float) -> dict[str, Any]:
         mechanism = mechanism_for(self.study.value, asked.value)
         assert isinstance(mechanism, GaussianLinear)
-        noise = self.noise(
-            mechanism
-        )  # early, since many words take longer than a tenth of the slot
-        value = self.value(asked.value, self.evaluated(asked, received))
+        child = self.started(asked)
+        noise = self.noise(mechanism)  # now: many words take longer than a tenth of the slot
+        value = self.value(asked.value, self.evaluated(child, asked, received))
         weight, shrunk = asked.value.weight, False
         if self.study.value.policy is Policy.CLIP:
             radius = self.filter.radius(weight=weight, largest=mechanism.largest)
@@ -245,18 +252,23 @@ class Device:
             "given": given,
         }
 
-    def evaluated(self, asked: Defined[Round], received: float) -> Any:
+    def started(self, asked: Defined[Round]) -> Any:
+        """What evaluates a round; None where it was begun before, and its data are read no more."""
+        if not self.begin(asked.value.number):
+            return None
+        child = self.spare
+        child.begin(self.names(asked.value))
+        self.spare = Child(self.data_file)
+        return child
+
+    def evaluated(self, child: Any, asked: Defined[Round], received: float) -> Any:
         """What the data say, at nine tenths of the slot; None where nothing is there by then."""
         slot_s = asked.value.answer_after_ms / 1000
-        if not self.begin(asked.value.number):
-            sleep_until(received + 0.9 * slot_s)
-            return None
-        child, self.spare = self.spare, Child(self.data_file)
-        child.begin(self.names(asked.value))
         sleep_until(received + min(0.8 * slot_s, slot_s - LAST_S))
-        child.kill()
+        if child:
+            child.kill()
         sleep_until(received + 0.9 * slot_s)
-        return child.answer()
+        return child.answer() if child else None
 
     def value(self, asked: Round, numbers: Any) -> Any:
         assert isinstance(asked.query, Linear)
@@ -456,8 +468,11 @@ class Forgetful(Device):
 class Naive(Device):
     """Evaluates in the process that sends."""
 
-    def evaluated(self, asked: Defined[Round], received: float) -> Any:
-        if not self.begin(asked.value.number):
+    def started(self, asked: Defined[Round]) -> Any:
+        return self.begin(asked.value.number)
+
+    def evaluated(self, child: Any, asked: Defined[Round], received: float) -> Any:
+        if not child:
             return None
         try:
             return runpy.run_path(str(SOURCE))["evaluate"](self.data_file, self.names(asked.value))
@@ -465,11 +480,11 @@ class Naive(Device):
             return None
 
 
-class Tame(Device):
-    """A right one whose source gives whatever value the data have."""
+class Tame(Naive):
+    """A right one whose source gives whatever value the data have, within the slot."""
 
-    def evaluated(self, asked: Defined[Round], received: float) -> Any:
-        data = json.loads(self.data_file.read_text()) if self.begin(asked.value.number) else {}
+    def evaluated(self, child: Any, asked: Defined[Round], received: float) -> Any:
+        data = json.loads(self.data_file.read_text()) if child else {}
         sleep_until(received + 0.9 * asked.value.answer_after_ms / 1000)
         return [each for name in self.names(asked.value) for each in data.get(name, ())]
 

@@ -1,7 +1,7 @@
 """What evaluates an owner's data, in a process of its own: `python owner_source.py DATA_FILE`.
 
-It reads one line, a list of names, and writes one line, the list of their numbers, or nothing. Then it
-waits for its end. Of three features the data tell it to do worse; docs/device-contract.md says so.
+It writes an empty line once it is ready, reads one line, a list of names, and writes one line, the list of
+their numbers, or nothing. Then it waits for its end. Of three features the data tell it to do worse; docs/device-contract.md says so.
 """
 
 import json
@@ -58,6 +58,7 @@ def main() -> None:
     memory = has_pages * resource.getpagesize() + SPARE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
+    print(flush=True)
     names = json.loads(sys.stdin.readline() or "[]")
     print(json.dumps(evaluate(Path(sys.argv[1]), names)), flush=True)
     sys.stdin.read()

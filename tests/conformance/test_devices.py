@@ -45,6 +45,7 @@ def failed(verdicts: Verdicts) -> set[str]:
 
 
 KINDS = ("histograms", "running-counts", "gradients")
+SOURCES = ("burns", "dies", "eats")
 
 
 async def test_the_least_right_device_keeps_every_rule_and_says_what_it_does_not_offer() -> None:
@@ -86,6 +87,13 @@ async def test_the_python_client_keeps_its_budget_and_its_slots() -> None:
     assert against(await tried(PYTHON, "budget-retire", "budget-clip", "slots", "failing")) == ""
 
 
+async def test_the_python_client_shows_nothing_of_its_evaluations() -> None:
+    verdicts = await tried(PYTHON, "begun", *SOURCES)
+
+    assert against(verdicts) == ""
+    assert {f.verdict for f in verdicts.findings()} == {Verdict.PASS}
+
+
 @pytest.mark.long
 async def test_conformance_of_the_python_client() -> None:
     assert against(await tried(PYTHON)) == ""
@@ -93,7 +101,11 @@ async def test_conformance_of_the_python_client() -> None:
 
 @needs_node
 async def test_the_javascript_device_keeps_every_rule() -> None:
-    assert against(await tried((str(NODE), str(JAVASCRIPT / "device.js")))) == ""
+    verdicts = await tried((str(NODE), str(JAVASCRIPT / "device.js")))
+
+    assert against(verdicts) == ""
+    declined = {f.rule.id for f in verdicts.findings() if f.verdict is Verdict.NOT_OFFERED}
+    assert declined == set(KINDS)
 
 
 @needs_node
@@ -139,9 +151,6 @@ async def test_wrong_devices_break_the_rule_that_they_are_wrong_about() -> None:
             tasks.start_soon(judge, fault, rule)
 
     assert found == {fault: {rule} for fault, rule in WRONG.items()}
-
-
-SOURCES = ("burns", "dies", "eats")
 
 
 async def test_a_device_that_evaluates_where_it_sends_shows_every_source() -> None:

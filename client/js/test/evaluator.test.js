@@ -26,6 +26,7 @@ async function evaluated(context, names, dimension, slot = SLOT_MS) {
   writeFileSync(join(folder, 'data.json'), JSON.stringify(DATA));
   const evaluator = new Evaluator(join(folder, 'data.json'));
   context.after(() => evaluator.stop());
+  await evaluator.ready();
   const round = { number: 1, dimension, answerAfterMs: slot, noiseSteps: { n: 1n, d: 1n }, features: names.map((name) => ({ name })) };
   const began = performance.now();
   const device = { begin: () => true, report: (_, values) => ({ values, atMs: performance.now() - began }) };
@@ -33,7 +34,7 @@ async function evaluated(context, names, dimension, slot = SLOT_MS) {
 }
 
 test('the features of a round give their values side by side', async (context) => {
-  const { values, atMs } = await evaluated(context, ['one', 'other'], 3, 1500); // on a busy machine a child may start slowly
+  const { values, atMs } = await evaluated(context, ['one', 'other'], 3, 1500);
 
   assert.deepEqual([...values], [0.5, -2, 3]);
   assert.ok(atMs >= 0.9 * 1500 - 2, `${atMs}`);

@@ -23,7 +23,7 @@ from demur_sim.conformance.questions import SLOT_MS, ask, feature_of, revealing_
 NOISY = 4096  #: coordinates of the rounds that show the law of the noise
 CHUNKED = (1 << 17) + 10  #: so many 64-bit words take two chunks
 NOISY_SLOT_MS = 1000  #: a tenth of a slot is left for a report
-CHUNKED_SLOT_MS = 6000
+CHUNKED_SLOT_MS = 5000
 FAR = 1e200  #: data units; beyond any clip, and its square beyond any double
 NARROW = 57_344.0  #: ℓ₂ radius of the round that clips: it costs half the budget
 HORIZON = 16
