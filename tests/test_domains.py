@@ -1103,7 +1103,6 @@ ELSEWHERE = {
     "policy.OwnerPolicy.check_round": "takes a round, which checks itself",
     "policy.OwnerPolicy.check_study": "takes studies, which check themselves",
     "policy.OwnerPolicy.quiet_for": "takes a time",
-    "policy.OwnerPolicy.slot_ms": "takes a round, which checks itself",
     "policy.QuietHours": "takes times",
     "policy.QuietHours.left": "takes a time",
     "policy.QuietHours.read": "takes a text",

@@ -98,7 +98,7 @@ async def visit(
     Every round gets exactly one report of the same size in its slot, whatever the device decided;
     where it is too large for one message, in chunks whose number and sizes the round gives.
     A round without a slot is answered as soon as its value is computed, so the time of the report
-    shows how long that took, unless the owner's policy has a slot for it. The model that a
+    shows how long that took; a policy refuses it, unless the owner says otherwise. The model that a
     round names is fetched first, whatever the device has and has spent; the slot begins when it is
     there.
     A round that the policy refuses, that breaks the contract or that this version cannot do gets no
@@ -226,7 +226,7 @@ class _Visit:
         try:
             if self._policy is not None:
                 self._policy.check_round(asked)
-                check_slot(self._device, asked, slot_ms=self._policy.slot_ms(asked.value))
+                check_slot(self._device, asked, slot_ms=asked.value.answer_after_ms)
         except PolicyError as error:
             logger.warning("%s", error)
             return False
@@ -234,9 +234,8 @@ class _Visit:
 
     async def answer(self, asked: Defined[Round], model: DefinedModel | None) -> None:
         """Send the report to a round in its slot."""
-        slot_ms = self._policy.slot_ms(asked.value) if self._policy else asked.value.answer_after_ms
         report, evaluation = await report_in_slot(
-            self._device, asked, self._evaluator, model, slot_ms=slot_ms
+            self._device, asked, self._evaluator, model, slot_ms=asked.value.answer_after_ms
         )
         self._evaluations[report.report_id] = evaluation
         await self._send(asked.value.number, report)

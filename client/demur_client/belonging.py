@@ -141,8 +141,15 @@ def agent_of(ledger: Ledger, evaluator: DeployedEvaluator, *, policy: OwnerPolic
         policy: its owner's.
 
     Raises:
+        ParameterError: the policy accepts rounds without a slot, which show how long a value took.
         StateError: it is not enrolled.
     """
+    if not policy.shortest_slot_ms:
+        raise ParameterError(
+            "shortest_slot_ms",
+            0,
+            "at least 1: without a slot a report's time tells of its owner's data",
+        )
     identity = ledger.identity
     if identity is None or identity.credential is None:
         raise StateError("the device is not enrolled; do that first: demur device enrol")

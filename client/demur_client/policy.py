@@ -18,6 +18,7 @@ from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError, PolicyError
 from demur_proto.outward import ceil_float, text_up
 from demur_proto.round import (
+    DEFAULT_SLOT_MS,
     ErrorCount,
     GaussianQuery,
     Gradient,
@@ -111,7 +112,8 @@ class OwnerPolicy:
     studies: tuple[bytes, ...] = ()  #: hashes of the only studies; none named for any
     certificates: tuple[bytes, ...] = ()  #: SHA-256 of those that may vouch for the collector
     quiet_hours: tuple[QuietHours, ...] = ()
-    shortest_slot_ms: int = 1000  #: a shorter slot is refused; a round without one gets this one
+    shortest_slot_ms: int = DEFAULT_SLOT_MS
+    """A round with a shorter slot is refused, and one without. 0, for made-up data, refuses none."""
     evaluation_memory_mib: int = 256  #: for one evaluation of the owner's data; 64 to 2^20
     evaluation_processor_s: int = 30  #: likewise, seconds of processor time; 1 to 2^20
     evaluation_wall_s: float = (
@@ -216,13 +218,10 @@ class OwnerPolicy:
                 raise PolicyError(f"{where} is refused: {reason} (largest_round_epsilon)")
         if mechanism not in self.mechanisms:
             raise PolicyError(f"{where} is refused: its mechanism is {mechanism} (mechanisms)")
-        if 0 < slot_ms < self.shortest_slot_ms:
-            reason = f"its slot of {slot_ms} ms is below {self.shortest_slot_ms} ms"
+        if slot_ms < self.shortest_slot_ms:
+            its_slot = f"its slot of {slot_ms} ms is" if slot_ms else "it has no slot, and so is"
+            reason = f"{its_slot} below {self.shortest_slot_ms} ms"
             raise PolicyError(f"{where} is refused: {reason} (shortest_slot_ms)")
-
-    def slot_ms(self, asked: Round) -> int:
-        """How long after a round was received its report leaves; the same whatever it holds."""
-        return asked.answer_after_ms or self.shortest_slot_ms
 
     @property
     def evaluation_limits(self) -> EvaluationLimits:

@@ -4,6 +4,7 @@
 //   DEMUR_STUDY   the study's hash, hexadecimal  DEMUR_STATE  a folder of its own, which lasts
 //   DEMUR_DATA    JSON: a list of numbers for each feature
 //   DEMUR_LARGEST_BUDGET  the owner's policy: no study with a larger budget
+//   DEMUR_SHORTEST_SLOT_MS  the owner's policy: no round with a shorter slot; 1000 if it is not set
 //   DEMUR_CA      certificates that vouch for the collector; without, plaintext on this machine
 
 import { readFileSync } from 'node:fs';
@@ -12,6 +13,7 @@ import { dirname, join } from 'node:path';
 import grpc from '@grpc/grpc-js';
 import { loadSync } from '@grpc/proto-loader';
 import { Refused, readRound, readStudy, reportId } from './definitions.js';
+import { Evaluator } from './evaluator.js';
 import { roundedGaussian } from './gaussian.js';
 import { Filter } from './integers.js';
 import { openLedger } from './ledger.js';
@@ -22,6 +24,12 @@ const CALL_MS = 30_000;
 const CHUNK_BYTES = 1 << 20;
 const LARGEST_FRAMED_BYTES = CHUNK_BYTES - 16; // the words of a report that travels in one message
 const LONGEST_PAUSE_MS = 30_000;
+const ENDED = 0.8; // of a slot: when an evaluation is killed, and
+const LAST_MS = 40; // no later than so long before the report leaves
+const READY = 0.9; // of a slot: when its values are looked at, and the report is made
+const SPARE_MS = 20; // that a report takes beside its words, and
+const TIMES = 1.5; // how much longer a word may take than was measured
+const MEASURED_WORDS = 20_000;
 const KEEP_TRYING = new Set([grpc.status.UNAVAILABLE, grpc.status.CANCELLED, grpc.status.DEADLINE_EXCEEDED, grpc.status.INTERNAL]);
 const SETTLED = new Set(['ACCEPTED', 'DUPLICATE', 'CONFLICT', 'ROUND_CLOSED', 'INVALID']);
 
@@ -41,33 +49,38 @@ export class Device {
   #study;
   #ledger;
   #filter;
-  #data;
 
-  constructor(study, ledger, data) {
+  constructor(study, ledger) {
     this.#study = study;
     this.#ledger = ledger;
-    this.#data = data;
     this.#filter = new Filter(study);
     for (const charge of ledger.charges) this.#filter.trySpend(charge.squaredNorm, charge);
     if (ledger.untrusted) this.#filter.exhaust();
   }
 
-  /** The report to a round; the same bytes ever after. Null where it was settled, or another had its number. */
-  report(definition) {
+  /** A round, and what there is for it: a report, null where that was settled, undefined where it is to be made. */
+  meet(definition) {
     const round = readRound(definition, this.#study);
-    const before = this.#ledger.sealed(round.number);
-    if (before) {
-      if (!before.roundHash.equals(round.hash)) throw new Refused('another round had this number');
-      return before.settled ? null : { round, ...before };
-    }
+    const sealed = this.#ledger.sealed(round.number);
+    const known = sealed?.roundHash ?? this.#ledger.begun(round.number);
+    if (known && !known.equals(round.hash)) throw new Refused('another round had this number');
+    return { round, report: sealed && (sealed.settled ? null : { round, ...sealed }) };
+  }
+
+  /** Note durably that a round begins; false where it had begun before, and its data are read no more. */
+  begin(round) {
+    if (this.#ledger.begun(round.number)) return false;
+    this.#ledger.begin(round.number, round.hash);
+    return true;
+  }
+
+  /** The report to a round with this noise, sealed with its charge; without values, which is null, it is cover. */
+  report(round, values, noise) {
     const clips = this.#study.policy === 'CLIP';
     const radius = clips ? this.#filter.radius(round) : round.largest;
-    const { words, squaredNorm, shrunk } = encode(this.#value(round), round, radius);
+    const { words, squaredNorm, shrunk } = encode(values, round, radius);
     const given = this.#filter.trySpend(squaredNorm, { weight: round.weight, shrunk });
-    const noisy = new BigInt64Array(words.length);
-    words.forEach((word, index) => {
-      noisy[index] = (given ? word : 0n) + roundedGaussian(round.noiseSteps);
-    });
+    const noisy = noise.map((each, index) => (given ? words[index] : 0n) + each);
     const report = {
       roundHash: round.hash,
       reportId: reportId(this.#ledger.secret, round.hash),
@@ -78,25 +91,61 @@ export class Device {
     return { round, ...report };
   }
 
-  /** All features, one after the other; null where one is missing, or is not numbers. */
-  #value(round) {
-    const numbers = [];
-    for (const { name } of round.features) {
-      const values = Object.hasOwn(this.#data, name) ? this.#data[name] : null;
-      if (!Array.isArray(values) || !values.every((each) => typeof each === 'number')) return null;
-      for (const each of values) numbers.push(each);
-    }
-    return Float64Array.from(numbers);
-  }
-
   toJSON() {
     return 'secret';
   }
 }
 
+/** Refuse a slot that is shorter than the owner allows, or than a report of this size takes here. */
+export function checkSlot({ answerAfterMs: slot, dimension }, { shortestSlotMs, noiseMs, sealMs }) {
+  if (slot < shortestSlotMs) throw new Refused(`its slot of ${slot} ms is below ${shortestSlotMs} ms`);
+  const fits = (part, wordMs) => SPARE_MS + TIMES * dimension * wordMs <= part * slot;
+  if (!fits(ENDED, noiseMs) || !fits(1 - READY, sealMs)) throw new Refused(`a report takes longer than its slot of ${slot} ms has room for`);
+}
+
+/** Milliseconds of processor time of a word's noise here, and of the rest of it, by a report that is thrown away. */
+function measured() {
+  measuredOnce(); // the first time is slower than all others
+  return measuredOnce();
+}
+
+function measuredOnce() {
+  const radius = 1n << 50n;
+  const round = { dimension: MEASURED_WORDS, gridExponent: 0, largest: radius };
+  const began = process.cpuUsage();
+  const noise = noiseOf({ ...round, noiseSteps: { n: 1n << 30n, d: 1n } });
+  const drawn = process.cpuUsage(began);
+  const { words } = encode(new Float64Array(MEASURED_WORDS).fill(2 ** 20), round, radius);
+  JSON.stringify(wordBytes(noise.map((each, index) => each + words[index]), 'INT64').toString('base64'));
+  const wordMs = ({ user, system }) => (user + system) / 1000 / MEASURED_WORDS;
+  const both = wordMs(process.cpuUsage(began));
+  return { noiseMs: wordMs(drawn), sealMs: both - wordMs(drawn) };
+}
+
+function noiseOf({ dimension, noiseSteps }) {
+  return new BigInt64Array(dimension).map(() => roundedGaussian(noiseSteps));
+}
+
+/**
+ * The report to a round, made at nine tenths of its slot; secret. The evaluation is killed before, whatever became of it.
+ *
+ * @param {number} received when the slot began
+ */
+export async function reportInSlot(device, round, evaluator, received) {
+  const slot = round.answerAfterMs;
+  const until = (ms) => sleep(received + ms - performance.now());
+  const child = device.begin(round) ? evaluator.begin(round.features.map(({ name }) => name)) : null;
+  const noise = noiseOf(round); // now, since many words take longer than a tenth of the slot
+  await until(Math.min(ENDED * slot, slot - LAST_MS));
+  child?.kill();
+  await until(READY * slot);
+  return device.report(round, child && child.taken(round.dimension), noise);
+}
+
 class Agent {
   #told;
   #ledger;
+  #evaluator;
   #client;
   #metadata;
   #call = null;
@@ -104,6 +153,7 @@ class Agent {
   constructor(told, ledger) {
     this.#told = told;
     this.#ledger = ledger;
+    this.#evaluator = new Evaluator(told.data);
     this.#client = new Collector(told.target, credentialsFor(told), { 'grpc.enable_http_proxy': 0 });
   }
 
@@ -126,10 +176,11 @@ class Agent {
     const study = readStudy(definition);
     if (!study.hash.equals(this.#told.study)) throw new Refused('another study than the one agreed to');
     if (study.budget > this.#told.largestBudget) throw new Refused('a budget beyond the owner\'s policy');
-    const device = new Device(study, this.#ledger, JSON.parse(readFileSync(this.#told.data, 'utf8')));
+    const device = new Device(study, this.#ledger);
+    const policy = { shortestSlotMs: this.#told.shortestSlotMs, ...measured() };
     for (let failures = 0; ; ) {
       const began = performance.now();
-      await this.#visit(study, device);
+      await this.#visit(study, device, policy);
       failures = performance.now() - began > 1000 ? 0 : failures + 1;
       await pause(Math.min(LONGEST_PAUSE_MS, 100 * 2 ** Math.min(failures, 20)));
     }
@@ -138,6 +189,7 @@ class Agent {
   stop() {
     this.#call?.cancel();
     this.#client.close();
+    this.#evaluator.stop();
   }
 
   /** A call that is made again for as long as nobody knows whether it took effect. */
@@ -157,25 +209,28 @@ class Agent {
   }
 
   /** One visit; it ends when the collector, or the connection, does. */
-  #visit(study, device) {
+  #visit(study, device, policy) {
     const call = (this.#call = this.#client.Visit(this.#metadata));
     const owed = new Map(); // by report id, in hexadecimal digits
     let [isOpen, turn] = [true, Promise.resolve()];
     const send = (report) => {
       if (isOpen) for (const message of messages(report)) call.write(message);
     };
-    const answer = async (definition, received) => {
-      const report = device.report(Buffer.from(definition));
-      if (report === null) return;
+    const answer = async (definition) => {
+      await this.#evaluator.ready(); // before the slot begins
+      const received = performance.now();
+      const met = device.meet(Buffer.from(definition));
+      if (met.report === null) return;
+      if (!met.report) checkSlot(met.round, policy);
+      const report = met.report ?? (await reportInSlot(device, met.round, this.#evaluator, received));
       owed.set(report.reportId.toString('hex'), report);
-      const slot = report.round.answerAfterMs;
-      if (slot) await sleep(slot - (performance.now() - received));
+      await sleep(received + met.round.answerAfterMs - performance.now());
       send(report);
     };
-    const receive = (message, received) => {
+    const receive = (message) => {
       if (message.message === 'opened_round') {
         // One after the other, so that charges are made in the order in which the rounds came.
-        turn = turn.then(() => answer(message.opened_round.definition, received)).catch(refuse);
+        turn = turn.then(() => answer(message.opened_round.definition)).catch(refuse);
       } else if (message.message === 'receipt') {
         const report = owed.get(Buffer.from(message.receipt.report_id).toString('hex'));
         if (!report) return;
@@ -192,7 +247,7 @@ class Agent {
         isOpen = false;
         turn.then(resolve);
       };
-      call.on('data', (message) => receive(message, performance.now()));
+      call.on('data', receive);
       call.on('error', end);
       call.on('end', () => call.end());
       call.on('status', end);
@@ -238,6 +293,8 @@ function toldBy(environment) {
   if (!token || !/^[0-9a-f]{64}$/.test(of('DEMUR_STUDY'))) throw new Error('DEMUR_TOKEN or DEMUR_STUDY is none');
   const largestBudget = Number(of('DEMUR_LARGEST_BUDGET'));
   if (!(largestBudget > 0)) throw new Error('DEMUR_LARGEST_BUDGET must be a number above 0');
+  const shortestSlotMs = Number(environment.DEMUR_SHORTEST_SLOT_MS ?? 1000);
+  if (!(shortestSlotMs > 0)) throw new Error('DEMUR_SHORTEST_SLOT_MS must be a number above 0');
   return {
     target: of('DEMUR_TARGET'),
     token: Buffer.from(token[1], 'hex'),
@@ -245,6 +302,7 @@ function toldBy(environment) {
     state: of('DEMUR_STATE'),
     data: of('DEMUR_DATA'),
     largestBudget,
+    shortestSlotMs,
     ca: environment.DEMUR_CA,
   };
 }

@@ -22,6 +22,7 @@ export class Ledger {
   #file;
   #chain = START;
   #lock;
+  #begun = new Map(); // hashes of rounds, by number
   #sealed = new Map(); // by the round's number; its bytes are dropped once it is settled
   #nonce;
   #credential = null;
@@ -85,6 +86,16 @@ export class Ledger {
     return this.#sealed.get(number);
   }
 
+  /** The hash of the round that was begun under a number, or undefined. */
+  begun(number) {
+    return this.#begun.get(number);
+  }
+
+  /** Note that a round is begun; only when this returns may its data be read. */
+  begin(number, roundHash) {
+    this.#add({ begun: number, round: roundHash.toString('hex') });
+  }
+
   /** Keep a charge and its report, in one line; only when this returns may a byte be sent. */
   seal(number, { roundHash, reportId, words }, charge) {
     this.#add({
@@ -103,8 +114,9 @@ export class Ledger {
 
   /** The last round up to which every report is settled. */
   get settledUpTo() {
-    const owed = [...this.#sealed].filter(([, report]) => !report.settled).map(([number]) => number);
-    return owed.length ? Math.min(...owed) - 1 : Math.max(0, ...this.#sealed.keys());
+    const numbers = [...new Set([...this.#begun.keys(), ...this.#sealed.keys()])];
+    const owed = numbers.filter((number) => !this.#sealed.get(number)?.settled);
+    return owed.length ? Math.min(...owed) - 1 : Math.max(0, ...numbers);
   }
 
   close() {
@@ -130,6 +142,7 @@ export class Ledger {
     if (entry.secret) [this.#secret, this.#nonce] = [entry.secret, entry.nonce];
     if (entry.credential) this.#credential = entry.credential;
     if (entry.untrusted) this.#untrusted = true;
+    if (entry.begun) this.#begun.set(entry.begun, Buffer.from(entry.round, 'hex'));
     if (entry.sealed) {
       this.#charges.push({
         squaredNorm: BigInt(entry.squaredNorm),

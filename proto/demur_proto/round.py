@@ -17,6 +17,9 @@ from demur_proto.weights import Weights
 from demur_proto.words import WordType
 
 LATEST_ANSWER_MS = 86_400_000  #: a day
+DEFAULT_SLOT_MS = (
+    1000  #: of a question, and the shortest that an owner accepts, unless they say otherwise
+)
 MOST_CATEGORIES = 1 << 18  #: of a histogram, so that its release fits a message
 
 

@@ -9,6 +9,7 @@ import anyio
 from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.calls import CALL_S, PEER, calling
 from demur_proto.channels import ClientTls, open_channel
+from demur_proto.checks import check_integer
 from demur_proto.credentials import NamedSecret, metadata_of
 from demur_proto.definition import (
     Defined,
@@ -17,7 +18,13 @@ from demur_proto.definition import (
 )
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
-from demur_proto.round import Feature, Randomiser, Round
+from demur_proto.round import (
+    DEFAULT_SLOT_MS,
+    LATEST_ANSWER_MS,
+    Feature,
+    Randomiser,
+    Round,
+)
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
 from demur_server.analyst_calls import CHANNEL_OPTIONS, check_waiting, closed, fixed, listed
@@ -29,7 +36,8 @@ from demur_server.model_questions import ModelQuestions
 class Analyst(ModelQuestions, CountingQuestions):
     """One analyst, one study, any number of adaptively chosen questions.
 
-    Made by `Analyst.create` or `Analyst.resume`; `study` is what devices must pin.
+    Made by `Analyst.create` or `Analyst.resume`; `study` is what devices must pin, and `answer_after_ms`
+    is the slot of every round: devices send so long after they received it, and its model.
     """
 
     def __init__(
@@ -39,8 +47,11 @@ class Analyst(ModelQuestions, CountingQuestions):
         *,
         credential: NamedSecret | None = None,
         rounds: int = 0,
+        answer_after_ms: int = DEFAULT_SLOT_MS,
     ) -> None:
+        check_integer("answer_after_ms", answer_after_ms, 0, LATEST_ANSWER_MS)
         self.study = study
+        self.answer_after_ms = answer_after_ms
         self._stub = stub
         self._metadata = metadata_of(credential)
         self._rounds = rounds
@@ -62,6 +73,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         credential: NamedSecret | None = None,
         tls: ClientTls | None = None,
         insecure_plaintext: bool = False,
+        answer_after_ms: int = DEFAULT_SLOT_MS,
     ) -> "AsyncIterator[Analyst]":
         """Fix a study at a collector; one that is fixed there already goes on.
 
@@ -72,9 +84,11 @@ class Analyst(ModelQuestions, CountingQuestions):
             tls: how to know the collector; None for plaintext, which stays on this machine.
             insecure_plaintext: allow plaintext to another machine, where anybody on the way can
                 read the credential and use it.
+            answer_after_ms: when devices send, after they received a round, and its model. 0 is for
+                data that are made up: as soon as they can, so that the time shows how long that took.
 
         Raises:
-            ParameterError: not a target, or plaintext that would leave this machine.
+            ParameterError: not a target, no such slot, or plaintext that would leave this machine.
             AccessError: the credential was refused, or a certificate is wrong.
             ConnectionLost: there is no collector.
             DemurError: it refuses the study.
@@ -85,7 +99,13 @@ class Analyst(ModelQuestions, CountingQuestions):
         ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
             response = await fixed(stub, defined, metadata_of(credential))
-            yield cls(stub, defined, credential=credential, rounds=response.rounds)
+            yield cls(
+                stub,
+                defined,
+                credential=credential,
+                rounds=response.rounds,
+                answer_after_ms=answer_after_ms,
+            )
 
     @classmethod
     @asynccontextmanager
@@ -97,6 +117,7 @@ class Analyst(ModelQuestions, CountingQuestions):
         credential: NamedSecret | None = None,
         tls: ClientTls | None = None,
         insecure_plaintext: bool = False,
+        answer_after_ms: int = DEFAULT_SLOT_MS,
     ) -> "AsyncIterator[Analyst]":
         """Go on with a study that a collector has.
 
@@ -106,10 +127,11 @@ class Analyst(ModelQuestions, CountingQuestions):
             credential: an analyst's; None where the collector takes questions from anybody.
             tls: how to know the collector; None for plaintext, which stays on this machine.
             insecure_plaintext: allow plaintext to another machine; see `create`.
+            answer_after_ms: as in `create`.
 
         Raises:
             NotFoundError: there is no such study, or more than one.
-            ParameterError: not a target, or plaintext that would leave this machine.
+            ParameterError: not a target, no such slot, or plaintext that would leave this machine.
             AccessError: the credential was refused, or a certificate is wrong.
             ConnectionLost: there is no collector.
         """
@@ -118,7 +140,9 @@ class Analyst(ModelQuestions, CountingQuestions):
         ) as channel:
             stub = analyst_pb2_grpc.AnalystStub(channel)
             found, rounds = choose_study(await listed(stub, credential), study)
-            yield cls(stub, found, credential=credential, rounds=rounds)
+            yield cls(
+                stub, found, credential=credential, rounds=rounds, answer_after_ms=answer_after_ms
+            )
 
     async def open(
         self,
@@ -127,7 +151,6 @@ class Analyst(ModelQuestions, CountingQuestions):
         weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
-        answer_after_ms: int = 0,
     ) -> Defined[Round]:
         """Put a question to every device: the sum over people of these features.
 
@@ -137,7 +160,6 @@ class Analyst(ModelQuestions, CountingQuestions):
             weights: [d, v], of the v numbers that the features give: a row for each coordinate.
             clip: ℓ₂ radius of one person's value, data units.
             on_grid: every possible value is a multiple of the study's grid step.
-            answer_after_ms: when devices send, after they received the round.
 
         Raises:
             ParameterError: an argument is outside its range.
@@ -152,7 +174,6 @@ class Analyst(ModelQuestions, CountingQuestions):
                 weights=weights,
                 clip=clip,
                 on_grid=on_grid,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -163,7 +184,6 @@ class Analyst(ModelQuestions, CountingQuestions):
         categories: int,
         mechanism: Randomiser,
         epsilon: float,
-        answer_after_ms: int = 0,
     ) -> Defined[Round]:
         """Put a question to every device: which category of a feature is its owner's?
 
@@ -172,7 +192,6 @@ class Analyst(ModelQuestions, CountingQuestions):
             categories: k, how many there are; >= 2.
             mechanism: how devices randomise their category.
             epsilon: ε of the mechanism, nats; > 0.
-            answer_after_ms: when devices send, after they received the round.
 
         Raises:
             ParameterError: an argument is outside its range, the study has no histograms, or no
@@ -187,7 +206,6 @@ class Analyst(ModelQuestions, CountingQuestions):
                 categories=categories,
                 mechanism=mechanism,
                 epsilon=epsilon,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -196,7 +214,7 @@ class Analyst(ModelQuestions, CountingQuestions):
             if self._unsure:
                 self._rounds = (await fixed(self._stub, self.study, self._metadata)).rounds
                 self._unsure = False
-            asked = numbered(number=self._rounds + 1)
+            asked = numbered(number=self._rounds + 1, answer_after_ms=self.answer_after_ms)
             check_affordable(self.study.value, asked)
             mechanism_for(self.study.value, asked)  # or refuse, before anything is sent
             defined = define_round(asked)
@@ -234,7 +252,6 @@ class Analyst(ModelQuestions, CountingQuestions):
         weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
-        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
@@ -246,7 +263,6 @@ class Analyst(ModelQuestions, CountingQuestions):
             weights: [d, v], of the v numbers that the features give: a row for each coordinate.
             clip: ℓ₂ radius of one person's value, data units.
             on_grid: every possible value is a multiple of the study's grid step.
-            answer_after_ms: when devices send, after they received the round.
             reports: how many to wait for; by default the study's minimum cohort.
             timeout_s: how long to wait for them, seconds.
 
@@ -262,7 +278,6 @@ class Analyst(ModelQuestions, CountingQuestions):
             weights=weights,
             clip=clip,
             on_grid=on_grid,
-            answer_after_ms=answer_after_ms,
         )
         return await self._close(asked, reports, timeout_s)
 
@@ -273,7 +288,6 @@ class Analyst(ModelQuestions, CountingQuestions):
         categories: int,
         mechanism: Randomiser,
         epsilon: float,
-        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
@@ -292,7 +306,6 @@ class Analyst(ModelQuestions, CountingQuestions):
             categories=categories,
             mechanism=mechanism,
             epsilon=epsilon,
-            answer_after_ms=answer_after_ms,
         )
         return await self._close(asked, reports, timeout_s)
 

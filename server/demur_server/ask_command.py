@@ -132,7 +132,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         type=int,
         metavar="MS",
         help="when devices send: so long after they received the round, whatever it took them to "
-        "compute (default: 0, as soon as they have)",
+        "compute (default: 1000)",
     )
     command.add_argument("--json", action="store_true", help="print the release as JSON")
     histogram = command.add_argument_group("a histogram")
@@ -179,7 +179,8 @@ def run(options: argparse.Namespace) -> int:
     ]
     keys = [flag.removeprefix("--").replace("-", "_") for flag in names]
     question = Question.read(features, {key: getattr(options, key) for key in keys})
-    slot_s = (options.answer_after_ms or 0) / 1000
+    slot_ms = question.given["answer_after_ms"]
+    slot_s = slot_ms / 1000
     if not options.timeout > slot_s:
         raise ParameterError(
             "--timeout", options.timeout, f"longer than the {slot_s:g} s after which devices answer"
@@ -192,7 +193,8 @@ def run(options: argparse.Namespace) -> int:
         place = place_of(options)
         found = [study for study, _ in await list_studies(**place)]
         study = question.study(found, options.study)
-        async with Analyst.create(place.pop("target"), study, **place) as analyst:
+        target = place.pop("target")
+        async with Analyst.create(target, study, answer_after_ms=slot_ms, **place) as analyst:
             release = await question.ask(
                 analyst, reports=options.reports, timeout_s=options.timeout
             )

@@ -29,7 +29,7 @@ class CountingQuestions(ABC):
 
     @abstractmethod
     async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
-        """Open the next round, made when its number is known."""
+        """Open the next round, made when its number is known, in the analyst's slot."""
 
     @abstractmethod
     async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
@@ -84,7 +84,6 @@ class CountingQuestions(ABC):
         *,
         bound: int = 1,
         admission: Admission = Admission.COMMIT,
-        answer_after_ms: int = 0,
     ) -> Defined[Round]:
         """Put a question to every device: what has changed in its owner's state?
 
@@ -93,7 +92,6 @@ class CountingQuestions(ABC):
             segment: which of the segment's rounds this is; then `segment.following(number)` is the next.
             bound: the largest state; 1 for a Boolean.
             admission: what a device does with a change that does not fit.
-            answer_after_ms: when devices send, after they received the round.
 
         Raises:
             ParameterError: an argument is outside its range, or the round breaks its segment.
@@ -108,19 +106,15 @@ class CountingQuestions(ABC):
                 segment,
                 bound=bound,
                 admission=admission,
-                answer_after_ms=answer_after_ms,
             )
         )
 
-    async def open_halt_count(
-        self, halted_study: bytes, segment: Segment, *, answer_after_ms: int = 0
-    ) -> Defined[Round]:
+    async def open_halt_count(self, halted_study: bytes, segment: Segment) -> Defined[Round]:
         """Put a question to every device: did it ever give another study less than its value?
 
         Args:
             halted_study: hash of the other study; not of this one, which has a budget for the count.
             segment: as in `open_prefix`.
-            answer_after_ms: when devices send, after they received the round.
 
         Raises:
             ParameterError: as `open_prefix`.
@@ -133,7 +127,6 @@ class CountingQuestions(ABC):
                 self.study,
                 halted_study,
                 segment,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -144,7 +137,6 @@ class CountingQuestions(ABC):
         *,
         bound: int = 1,
         admission: Admission = Admission.COMMIT,
-        answer_after_ms: int = 0,
         reports: int | None = None,
         timeout_s: float = 60.0,
     ) -> Release:
@@ -155,7 +147,6 @@ class CountingQuestions(ABC):
             segment: likewise; `segment.following(release.number)` is the next.
             bound: the largest state; 1 for a Boolean.
             admission: what a device does with a change that does not fit.
-            answer_after_ms: when devices send, after they received the round.
             reports: how many to wait for; by default the study's minimum cohort.
             timeout_s: how long to wait for them, seconds.
 
@@ -165,9 +156,7 @@ class CountingQuestions(ABC):
             DemurError: the collector refuses, or went away.
         """
         check_waiting(reports, timeout_s)
-        asked = await self.open_prefix(
-            feature, segment, bound=bound, admission=admission, answer_after_ms=answer_after_ms
-        )
+        asked = await self.open_prefix(feature, segment, bound=bound, admission=admission)
         return await self._close(asked, reports, timeout_s)
 
     async def ask_halt_count(

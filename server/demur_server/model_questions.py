@@ -32,7 +32,7 @@ class ModelQuestions(ABC):
 
     @abstractmethod
     async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
-        """Open the next round, made when its number is known."""
+        """Open the next round, made when its number is known, in the analyst's slot."""
 
     @abstractmethod
     async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
@@ -55,15 +55,12 @@ class ModelQuestions(ABC):
                 model_messages(model), timeout=MODEL_S, metadata=self._metadata
             )
 
-    async def open_gradient(
-        self, model: DefinedModel, *, clip: float = 1.0, answer_after_ms: int = 0
-    ) -> Defined[Round]:
+    async def open_gradient(self, model: DefinedModel, *, clip: float = 1.0) -> Defined[Round]:
         """Put a question to every device: the sum over people of the gradients of a model.
 
         Args:
             model: published before.
             clip: ℓ₂ radius of one person's gradient, data units.
-            answer_after_ms: when devices send, after they received the round and the model.
 
         Raises:
             ParameterError: an argument is outside its range.
@@ -77,12 +74,11 @@ class ModelQuestions(ABC):
                 model.hash,
                 dimension=dimension_of(model),
                 clip=clip,
-                answer_after_ms=answer_after_ms,
             )
         )
 
     async def open_error_count(
-        self, model: DefinedModel, *, on_grid: bool = False, answer_after_ms: int = 0
+        self, model: DefinedModel, *, on_grid: bool = False
     ) -> Defined[Round]:
         """Put a question to every device: of its owner's examples, the share the model labels wrongly.
 
@@ -90,7 +86,6 @@ class ModelQuestions(ABC):
             model: published before.
             on_grid: every possible share is a multiple of the study's grid step, as where nobody has
                 more than one example. A device of which that is not true answers with cover.
-            answer_after_ms: when devices send, after they received the round and the model.
 
         Raises:
             ParameterError: an argument is outside its range.
@@ -104,7 +99,6 @@ class ModelQuestions(ABC):
                 model.hash,
                 parameters=dimension_of(model),
                 on_grid=on_grid,
-                answer_after_ms=answer_after_ms,
             )
         )
 

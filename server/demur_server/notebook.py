@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -15,7 +15,7 @@ from demur_proto.channels import ClientTls
 from demur_proto.credentials import NamedSecret
 from demur_proto.definition import Defined
 from demur_proto.release import Release
-from demur_proto.round import Feature, Prefix, Randomiser, Round
+from demur_proto.round import DEFAULT_SLOT_MS, Feature, Prefix, Randomiser, Round
 from demur_proto.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_server.analyst import Analyst
@@ -76,7 +76,6 @@ class Notebook:
         weights: Sequence[Sequence[float]] | None = None,
         clip: float = 1.0,
         on_grid: bool = False,
-        answer_after_ms: int = 0,
     ) -> Defined[Round]:
         """Put a question to every device; `Analyst.open`."""
         return self._call(
@@ -87,7 +86,6 @@ class Notebook:
                 weights=weights,
                 clip=clip,
                 on_grid=on_grid,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -121,7 +119,6 @@ class Notebook:
         categories: int,
         mechanism: Randomiser,
         epsilon: float,
-        answer_after_ms: int = 0,
     ) -> Defined[Round]:
         """Ask every device for its owner's category; `Analyst.open_histogram`."""
         return self._call(
@@ -131,7 +128,6 @@ class Notebook:
                 categories=categories,
                 mechanism=mechanism,
                 epsilon=epsilon,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -169,7 +165,6 @@ class Notebook:
         *,
         bound: int = 1,
         admission: Admission = Admission.COMMIT,
-        answer_after_ms: int = 0,
     ) -> Defined[Round]:
         """Ask every device what has changed in its owner's state; `Analyst.open_prefix`."""
         return self._call(
@@ -179,7 +174,6 @@ class Notebook:
                 segment,
                 bound=bound,
                 admission=admission,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -202,16 +196,13 @@ class Notebook:
             )
         )
 
-    def open_halt_count(
-        self, halted_study: bytes, segment: Segment, *, answer_after_ms: int = 0
-    ) -> Defined[Round]:
+    def open_halt_count(self, halted_study: bytes, segment: Segment) -> Defined[Round]:
         """Ask every device whether it gave another study less; `Analyst.open_halt_count`."""
         return self._call(
             partial(
                 self._analyst.open_halt_count,
                 halted_study,
                 segment,
-                answer_after_ms=answer_after_ms,
             )
         )
 
@@ -265,6 +256,7 @@ def open_notebook(
     credential: NamedSecret | None = None,
     tls: ClientTls | None = None,
     insecure_plaintext: bool = False,
+    answer_after_ms: int = DEFAULT_SLOT_MS,
 ) -> Iterator[Notebook]:
     """Connect to a collector for as long as the block lasts.
 
@@ -275,19 +267,22 @@ def open_notebook(
         credential: an analyst's; None where the collector takes questions from anybody.
         tls: how to know the collector; None for plaintext, which stays on this machine.
         insecure_plaintext: allow plaintext to another machine; see `Analyst.create`.
+        answer_after_ms: when devices send, after they received a round; likewise.
 
     Raises:
         DemurError: see `Analyst.create` and `Analyst.resume`.
     """
+    reached: dict[str, Any] = {
+        "credential": credential,
+        "tls": tls,
+        "insecure_plaintext": insecure_plaintext,
+        "answer_after_ms": answer_after_ms,
+    }
     made: AbstractAsyncContextManager[Analyst]
     if isinstance(study, Study):
-        made = Analyst.create(
-            target, study, credential=credential, tls=tls, insecure_plaintext=insecure_plaintext
-        )
+        made = Analyst.create(target, study, **reached)
     else:
-        made = Analyst.resume(
-            target, study, credential=credential, tls=tls, insecure_plaintext=insecure_plaintext
-        )
+        made = Analyst.resume(target, study, **reached)
     portal = _portal()
     with portal.wrap_async_context_manager(made) as analyst:
         yield Notebook(portal, analyst)

@@ -11,7 +11,13 @@ from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
-from demur_proto.round import LATEST_ANSWER_MS, MOST_CATEGORIES, Feature, Randomiser
+from demur_proto.round import (
+    DEFAULT_SLOT_MS,
+    LATEST_ANSWER_MS,
+    MOST_CATEGORIES,
+    Feature,
+    Randomiser,
+)
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_server.analyst import Analyst
 from demur_server.choosing import matches, read_weights
@@ -71,7 +77,12 @@ class Question:
             known["weights"] = read_weights(known["weights"])
         if "answers" in known:
             check_integer("--answers", known["answers"], 1)
-        check_integer("--answer-after-ms", known.get("answer_after_ms", 0), 0, LATEST_ANSWER_MS)
+        check_integer(
+            "--answer-after-ms",
+            known.setdefault("answer_after_ms", DEFAULT_SLOT_MS),
+            1,
+            LATEST_ANSWER_MS,
+        )
         return cls(features=tuple(features), categories=categories, running=running, given=known)
 
     def study(self, found: Sequence[Defined[Study]], name: str | None) -> Study:
@@ -135,7 +146,6 @@ class Question:
                 weights=self.given.get("weights"),
                 clip=self.given.get("clip", 1.0),
                 on_grid=self.given.get("on_grid", False),
-                answer_after_ms=self.given.get("answer_after_ms", 0),
                 reports=reports,
                 timeout_s=timeout_s,
             )
@@ -144,7 +154,6 @@ class Question:
             categories=self.categories,
             mechanism=self._mechanism,
             epsilon=self._epsilon(analyst.study.value, self.categories),
-            answer_after_ms=self.given.get("answer_after_ms", 0),
             reports=reports,
             timeout_s=timeout_s,
         )

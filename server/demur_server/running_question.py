@@ -94,7 +94,6 @@ async def ask_running(
         feature,
         segment,
         bound=bound,
-        answer_after_ms=given.get("answer_after_ms", 0),
         reports=reports,
         timeout_s=timeout_s,
     )

@@ -46,7 +46,6 @@ class Life:
     study: Defined[Study]
     person: Population  #: of one device
     record: bool  #: keep what a watcher would see
-    slot_ms: int = 0  #: of rounds without one; 0 answers as soon as the value is there
 
 
 def live(pipe: Connection) -> None:
@@ -63,7 +62,7 @@ async def _live(pipe: Connection, life: Life) -> None:
         lifetime_epsilon=largest,
         largest_round_epsilon=largest,
         studies=(life.study.hash,),
-        shortest_slot_ms=life.slot_ms,
+        shortest_slot_ms=0,
     )
     sampler, person = _Overheard(), life.person
     source: DataSource | ExampleSource = PersonSource(person, 0)

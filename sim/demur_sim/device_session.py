@@ -52,10 +52,16 @@ async def device_session(
     def tasks(target: str) -> Iterator[Life]:
         for index in range(population.devices):
             person = population.part(slice(index, index + 1))
-            yield Life(target=target, study=study, person=person, record=record, slot_ms=slot_ms)
+            yield Life(target=target, study=study, person=person, record=record)
 
     names = [f"device {number}" for number in range(1, population.devices + 1)]
     async with session_over(
-        study, questions, live, names, tasks, collector_port=collector_port
+        study,
+        questions,
+        live,
+        names,
+        tasks,
+        collector_port=collector_port,
+        answer_after_ms=slot_ms,
     ) as session:
         yield session

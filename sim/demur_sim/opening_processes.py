@@ -103,6 +103,7 @@ async def session_over(
     collector_port: int = 0,
     beside: ProcessSession | None = None,
     companions: Sequence[Defined[Study]] = (),
+    answer_after_ms: int = 0,
 ) -> AsyncIterator[ProcessSession]:
     """A session over a collector process and one process of each name.
 
@@ -115,6 +116,7 @@ async def session_over(
         collector_port: as in `process_session`.
         beside: as in `process_session`.
         companions: other studies that the same processes answer.
+        answer_after_ms: the slot of every round; 0 for as soon as there is an answer: the data are made up.
 
     Raises:
         StateError: the port is in use.
@@ -136,7 +138,9 @@ async def session_over(
         async with AsyncExitStack() as analysts:
             analyst, *others = [
                 await analysts.enter_async_context(
-                    Analyst.create(f"127.0.0.1:{ports.analyst}", each.value)
+                    Analyst.create(
+                        f"127.0.0.1:{ports.analyst}", each.value, answer_after_ms=answer_after_ms
+                    )
                 )
                 for each in (study, *companions)
             ]

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur_client.belonging import agent_of
+from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.folder_source import FolderSource
+from demur_client.ledger.memory import MemoryLedger
 from demur_client.policy import QUESTIONS, OwnerPolicy, QuietHours, epsilon_together
 from demur_client.policy_file import load_counter, load_policy, template
+from demur_client.sources import FunctionSource
 from demur_client.table_source import TableSource
 from demur_proto.asking import next_prefix, next_round, round_of
 from demur_proto.conversions import zcdp_epsilon
@@ -107,7 +111,9 @@ def test_budgets_in_both_measures_add_up() -> None:
     assert both == pytest.approx(zcdp_epsilon(STUDY.budget**2 / 2 + HISTOGRAMS.budget, delta=1e-5))
 
 
-ROUND = define_round(next_round(define_study(STUDY), [FEATURE], number=1, on_grid=True))
+ROUND = define_round(
+    next_round(define_study(STUDY), [FEATURE], number=1, on_grid=True, answer_after_ms=1000)
+)
 
 
 def in_slot(slot_ms: int) -> Defined[Any]:
@@ -116,7 +122,8 @@ def in_slot(slot_ms: int) -> Defined[Any]:
 
 def histogram(epsilon: float) -> Defined[Any]:
     query = Histogram(feature=FEATURE, categories=4, mechanism=Randomiser.KRR, epsilon=epsilon)
-    return define_round(round_of(define_study(HISTOGRAMS), query, number=1))
+    study = define_study(HISTOGRAMS)
+    return define_round(round_of(study, query, number=1, answer_after_ms=1000))
 
 
 COUNT = define_round(
@@ -125,6 +132,7 @@ COUNT = define_round(
         FEATURE,
         Segment(horizon=3, cohort=10).begun(1),
         number=1,
+        answer_after_ms=1000,
     )
 )
 
@@ -144,6 +152,8 @@ def test_a_policy_knows_every_kind_of_question() -> None:
         ({"mechanisms": ("oue",)}, histogram(1.0), "mechanisms"),
         ({"largest_round_epsilon": 0.5}, histogram(1.0), "largest_round_epsilon"),
         ({"shortest_slot_ms": 101}, in_slot(100), "shortest_slot_ms"),
+        ({"shortest_slot_ms": 1}, in_slot(0), "shortest_slot_ms"),
+        ({}, in_slot(0), "shortest_slot_ms"),
         ({"questions": ("histogram", "prefix")}, ROUND, "questions"),
         ({"questions": ("linear",)}, histogram(1.0), "questions"),
         ({"questions": ("linear",)}, COUNT, "questions"),
@@ -158,12 +168,21 @@ def test_a_round_outside_the_policy_is_refused_with_the_key_that_refuses_it(
         OwnerPolicy(**policy).check_round(asked)
 
 
-def test_rounds_inside_the_policy_are_answered_and_without_a_slot_in_the_policys_own() -> None:
+def test_rounds_inside_the_policy_are_answered() -> None:
     policy = OwnerPolicy(shortest_slot_ms=100, largest_round_epsilon=1.0)
     for asked in (ROUND, in_slot(100), histogram(1.0)):
         policy.check_round(asked)
 
-    assert [policy.slot_ms(each.value) for each in (ROUND, in_slot(200))] == [100, 200]
+
+def test_rounds_without_a_slot_are_for_devices_whose_data_are_made_up() -> None:
+    policy = OwnerPolicy(shortest_slot_ms=0)
+    policy.check_round(in_slot(0))
+
+    with (
+        SpareEvaluator(FunctionSource({})) as evaluator,
+        pytest.raises(ParameterError, match=r"^shortest_slot_ms must be at least 1"),
+    ):
+        agent_of(MemoryLedger(), evaluator, policy=policy)
 
 
 # ---- quiet hours -----------------------------------------------------------------------------

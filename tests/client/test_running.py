@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -363,7 +364,8 @@ async def test_it_can_be_stopped_at_any_moment_and_never_charges_twice(ledger_pa
     study, line = a_study(), Line()
     collector = await with_studies(study)
     policy = OwnerPolicy(shortest_slot_ms=30)
-    rounds = [await collector.open_round(asking(study, 1).definition)]
+    asked = replace(asking(study, 1).value, answer_after_ms=30)
+    rounds = [await collector.open_round(define_round(asked).definition)]
 
     async with line.to(collector):
         for step in range(12):

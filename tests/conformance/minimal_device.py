@@ -9,12 +9,14 @@ import json
 import math
 import os
 import queue
+import runpy
 import secrets
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,9 @@ from demur_proto.study import MechanismFamily, Policy, Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 
 PAUSE_S = 0.05
+READY_S = 5.0  #: for which a round waits, before its slot, for what will evaluate it
+LAST_S = 0.04  #: before a report leaves, the process that evaluated has been killed for so long
+SOURCE = Path(__file__).with_name("owner_source.py")
 FINAL = {
     report_pb2.DISPOSITION_ACCEPTED,
     report_pb2.DISPOSITION_DUPLICATE,
@@ -64,6 +69,46 @@ class Journal:
         return next((line[name] for line in self.lines if name in line), None)
 
 
+class Child:
+    """A process that evaluates one round, started before that comes.
+
+    Nobody waits for it, or looks at it but at the times that the round's slot gives. It is killed at
+    four fifths of the slot, whether it is done or not.
+    """
+
+    def __init__(self, data_file: Path) -> None:
+        self._answer = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", str(SOURCE), str(data_file)],
+            stdin=subprocess.PIPE,
+            stdout=self._answer,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def wait(self) -> None:
+        """Until it is ready, which has nothing to do with data: it has seen none."""
+        end = time.monotonic() + READY_S
+        while not os.fstat(self._answer.fileno()).st_size and time.monotonic() < end:
+            time.sleep(PAUSE_S / 10)
+
+    def begin(self, names: list[str]) -> None:
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(names).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def answer(self) -> Any:
+        """What it had answered when it was killed, or None."""
+        self._process.communicate()
+        with self._answer as answer, suppress(ValueError):
+            answer.seek(0)
+            return json.loads(answer.read())
+        return None
+
+
 class Device:
     """A right one. Subclasses are wrong in one way each."""
 
@@ -74,10 +119,12 @@ class Device:
         self.study_hash = bytes.fromhex(told["DEMUR_STUDY"])
         self.data_file = Path(told["DEMUR_DATA"])
         self.largest_budget = float(told["DEMUR_LARGEST_BUDGET"])
+        self.shortest_slot_ms = int(told["DEMUR_SHORTEST_SLOT_MS"])
         self.sampler = ExactSampler()
         if self.journal.find("secret") is None:
             self.journal.add(secret=secrets.token_hex(32), nonce=self.new_nonce())
         self.secret = bytes.fromhex(self.journal.find("secret"))
+        self.spare = Child(self.data_file)  # before gRPC has threads
         self.channel = grpc.insecure_channel(told["DEMUR_TARGET"])
         self.stub = collector_pb2_grpc.CollectorStub(self.channel)
 
@@ -95,7 +142,6 @@ class Device:
             print("refused: another study, or a budget beyond the owner's policy")
             return 1
         self.filter = Filter.of(self.study.value)
-        self.data = json.loads(self.data_file.read_text())
         for line in self.journal.lines:
             if "sealed" in line:
                 self.restore(line)
@@ -126,6 +172,7 @@ class Device:
             for message in self.stub.Visit(iter(outgoing.get, None), metadata=self.metadata):
                 kind = message.WhichOneof("message")
                 if kind == "opened_round":
+                    self.spare.wait()
                     received = time.monotonic()
                     asked = self.read(message.opened_round.definition)
                     if asked is not None:
@@ -151,6 +198,8 @@ class Device:
         sealed = self.sealed_of(asked.value.number)
         if not isinstance(asked.value.query, Linear):
             return None
+        if not 0 < self.shortest_slot_ms <= asked.value.answer_after_ms:
+            return None
         return None if sealed and sealed["round"] != asked.hash.hex() else asked
 
     def answer(
@@ -158,7 +207,7 @@ class Device:
     ) -> Iterator[collector_pb2.VisitRequest]:
         line = self.sealed_of(asked.value.number)
         if line is None:
-            line = self.seal(asked)
+            line = self.seal(asked, received)
         elif line["number"] in self.settled():
             return
         else:
@@ -168,16 +217,18 @@ class Device:
         self.wait(asked, received, given=line["given"])
         yield from self.messages(line)
 
-    def seal(self, asked: Defined[Round]) -> dict[str, Any] | None:
-        line = self.made(asked)
+    def seal(self, asked: Defined[Round], received: float) -> dict[str, Any] | None:
+        line = self.made(asked, received)
         self.journal.add(**line)
         return line
 
-    def made(self, asked: Defined[Round]) -> dict[str, Any]:
+    def made(self, asked: Defined[Round], received: float) -> dict[str, Any]:
         mechanism = mechanism_for(self.study.value, asked.value)
         assert isinstance(mechanism, GaussianLinear)
+        child = self.started(asked)
+        noise = self.noise(mechanism)  # now: many words take longer than a tenth of the slot
+        value = self.value(asked.value, self.evaluated(child, asked, received))
         weight, shrunk = asked.value.weight, False
-        value = self.value(asked.value)
         if self.study.value.policy is Policy.CLIP:
             radius = self.filter.radius(weight=weight, largest=mechanism.largest)
             words, units, shrunken = mechanism.encode_within(
@@ -188,7 +239,7 @@ class Device:
             words, units = mechanism.encode(value, self.sampler)
         squared_norm = int(units[0])
         given = self.filter.try_spend(squared_norm, weight=weight, shrunk=shrunk)
-        noisy = words * given + self.noise(mechanism)
+        noisy = words * given + noise
         return {
             "sealed": noisy[0].tolist(),
             "number": asked.value.number,
@@ -201,15 +252,31 @@ class Device:
             "given": given,
         }
 
-    def value(self, asked: Round) -> Any:
-        query = asked.query
-        assert isinstance(query, Linear)
+    def started(self, asked: Defined[Round]) -> Any:
+        """What evaluates a round; None where it was begun before, and its data are read no more."""
+        if not self.begin(asked.value.number):
+            return None
+        child = self.spare
+        child.begin(self.names(asked.value))
+        self.spare = Child(self.data_file)
+        return child
+
+    def evaluated(self, child: Any, asked: Defined[Round], received: float) -> Any:
+        """What the data say, at nine tenths of the slot; None where nothing is there by then."""
+        slot_s = asked.value.answer_after_ms / 1000
+        sleep_until(received + min(0.8 * slot_s, slot_s - LAST_S))
+        if child:
+            child.kill()
+        sleep_until(received + 0.9 * slot_s)
+        return child.answer() if child else None
+
+    def value(self, asked: Round, numbers: Any) -> Any:
+        assert isinstance(asked.query, Linear)
+        wanted = (1, asked.query.dimension)
         try:
-            parts = [np.array(self.data[each.name], np.float64) for each in query.features]
-            value = np.concatenate(parts)[None]
-        except (KeyError, ValueError):
+            value = np.array(numbers, np.float64)[None]
+        except (TypeError, ValueError):
             value = np.empty((1, 0))
-        wanted = (1, query.dimension)
         return value if value.shape == wanted else np.full(wanted, math.nan)
 
     def restore(self, line: dict[str, Any]) -> None:
@@ -261,9 +328,23 @@ class Device:
     def noise(self, mechanism: GaussianLinear) -> Any:
         return mechanism.noise(self.sampler, reports=1)
 
+    def names(self, asked: Round) -> list[str]:
+        assert isinstance(asked.query, Linear)
+        return [each.name for each in asked.query.features]
+
+    def begin(self, number: int) -> bool:
+        """Note that a round is begun; False where it was before, and its data are read no more."""
+        if number in {line["begun"] for line in self.journal.lines if "begun" in line}:
+            return False
+        self.journal.add(begun=number)
+        return True
+
     def wait(self, asked: Defined[Round], received: float, *, given: bool) -> None:
-        slot = received + asked.value.answer_after_ms / 1000
-        time.sleep(max(0.0, slot - time.monotonic()))
+        sleep_until(received + asked.value.answer_after_ms / 1000)
+
+
+def sleep_until(when: float) -> None:
+    time.sleep(max(0.0, when - time.monotonic()))
 
 
 class Redraws(Device):
@@ -277,8 +358,8 @@ class Redraws(Device):
 class Silent(Device):
     """Says nothing when the budget is gone."""
 
-    def seal(self, asked: Defined[Round]) -> dict[str, Any] | None:
-        line = super().seal(asked)
+    def seal(self, asked: Defined[Round], received: float) -> dict[str, Any] | None:
+        line = super().seal(asked, received)
         return line if line and line["given"] else None
 
 
@@ -289,8 +370,8 @@ class ChargesLate(Device):
         super().__init__()
         self.loose: list[dict[str, Any]] = []
 
-    def seal(self, asked: Defined[Round]) -> dict[str, Any] | None:
-        self.loose.append(self.made(asked))
+    def seal(self, asked: Defined[Round], received: float) -> dict[str, Any] | None:
+        self.loose.append(self.made(asked, received))
         return self.loose[-1]
 
     def settle(self, report: bytes, disposition: int) -> None:
@@ -358,10 +439,8 @@ class Obedient(Device):
 class Jumbles(Device):
     """Puts features in another order."""
 
-    def value(self, asked: Round) -> Any:
-        query = asked.query
-        assert isinstance(query, Linear)
-        return super().value(replace(asked, query=replace(query, features=query.features[::-1])))
+    def names(self, asked: Round) -> list[str]:
+        return super().names(asked)[::-1]
 
 
 class Hurries(Device):
@@ -386,6 +465,37 @@ class Forgetful(Device):
         return max((line["number"] for line in self.sealed()), default=0)
 
 
+class Naive(Device):
+    """Evaluates in the process that sends."""
+
+    def started(self, asked: Defined[Round]) -> Any:
+        return self.begin(asked.value.number)
+
+    def evaluated(self, child: Any, asked: Defined[Round], received: float) -> Any:
+        if not child:
+            return None
+        try:
+            return runpy.run_path(str(SOURCE))["evaluate"](self.data_file, self.names(asked.value))
+        except KeyError:
+            return None
+
+
+class Tame(Naive):
+    """A right one whose source gives whatever value the data have, within the slot."""
+
+    def evaluated(self, child: Any, asked: Defined[Round], received: float) -> Any:
+        data = json.loads(self.data_file.read_text()) if child else {}
+        sleep_until(received + 0.9 * asked.value.answer_after_ms / 1000)
+        return [each for name in self.names(asked.value) for each in data.get(name, ())]
+
+
+class EvaluatesAgain(Device):
+    """Evaluates what it had begun before it was killed."""
+
+    def begin(self, number: int) -> bool:
+        return True
+
+
 FAULTS = {
     each.__name__: each
     for each in (
@@ -402,6 +512,9 @@ FAULTS = {
         Hurries,
         Whispers,
         Forgetful,
+        Naive,
+        Tame,
+        EvaluatesAgain,
     )
 }
 

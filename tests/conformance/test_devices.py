@@ -45,6 +45,7 @@ def failed(verdicts: Verdicts) -> set[str]:
 
 
 KINDS = ("histograms", "running-counts", "gradients")
+SOURCES = ("burns", "dies", "eats")
 
 
 async def test_the_least_right_device_keeps_every_rule_and_says_what_it_does_not_offer() -> None:
@@ -86,6 +87,13 @@ async def test_the_python_client_keeps_its_budget_and_its_slots() -> None:
     assert against(await tried(PYTHON, "budget-retire", "budget-clip", "slots", "failing")) == ""
 
 
+async def test_the_python_client_shows_nothing_of_its_evaluations() -> None:
+    verdicts = await tried(PYTHON, "begun", *SOURCES)
+
+    assert against(verdicts) == ""
+    assert {f.verdict for f in verdicts.findings()} == {Verdict.PASS}
+
+
 @pytest.mark.long
 async def test_conformance_of_the_python_client() -> None:
     assert against(await tried(PYTHON)) == ""
@@ -93,7 +101,11 @@ async def test_conformance_of_the_python_client() -> None:
 
 @needs_node
 async def test_the_javascript_device_keeps_every_rule() -> None:
-    assert against(await tried((str(NODE), str(JAVASCRIPT / "device.js")))) == ""
+    verdicts = await tried((str(NODE), str(JAVASCRIPT / "device.js")))
+
+    assert against(verdicts) == ""
+    declined = {f.rule.id for f in verdicts.findings() if f.verdict is Verdict.NOT_OFFERED}
+    assert declined == set(KINDS)
 
 
 @needs_node
@@ -122,6 +134,7 @@ WRONG_AS_WELL = {
     "Hurries": "slots",
     "Whispers": "noise-law",
     "Forgetful": "resume",
+    "EvaluatesAgain": "begun",
 }
 
 
@@ -138,6 +151,19 @@ async def test_wrong_devices_break_the_rule_that_they_are_wrong_about() -> None:
             tasks.start_soon(judge, fault, rule)
 
     assert found == {fault: {rule} for fault, rule in WRONG.items()}
+
+
+async def test_a_device_that_evaluates_where_it_sends_shows_every_source() -> None:
+    rules = {"begun", *SOURCES}
+
+    assert failed(await tried((*MINIMAL, "Naive"), *rules, patience_s=2.0)) == rules
+
+
+async def test_a_device_whose_source_gives_the_value_does_not_offer_to_be_tried_so() -> None:
+    verdicts = await tried((*MINIMAL, "Tame"), *SOURCES)
+
+    assert [f.verdict for f in verdicts.findings()] == [Verdict.NOT_OFFERED] * 3
+    assert "gives the value of 'conformance: burn'" in verdicts.findings()[0].evidence
 
 
 @pytest.mark.long

@@ -97,5 +97,5 @@ def quick_path() -> Iterator[Path]:
 
 @pytest.fixture
 async def analyst(ports: Ports, study: Defined[Study]) -> AsyncIterator[Analyst]:
-    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as made:
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as made:
         yield made

@@ -246,7 +246,7 @@ async def test_real_devices_with_real_credentials_make_a_release(
     async with (
         reached(house.ports.analyst),
         Analyst.create(
-            f"127.0.0.1:{house.ports.analyst}", study.value, credential=analyst
+            f"127.0.0.1:{house.ports.analyst}", study.value, credential=analyst, answer_after_ms=0
         ) as asking,
         anyio.create_task_group() as tasks,
     ):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from analyst_kit import DEADLINE_S, Ask, X, send
+from demur_client.policy import OwnerPolicy
 from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError, StateError, WireError
 from demur_proto.release import Release, Withheld
@@ -34,7 +35,7 @@ async def test_the_release_of_another_round_is_no_answer(study: Defined[Study]) 
     collector = Forgetful(MemoryStore(), open_access=True)
     async with (
         served(collector) as ports,
-        Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
+        Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as analyst,
     ):
         first = await analyst.open(X, on_grid=True)
         collector.first = first.hash
@@ -45,6 +46,31 @@ async def test_the_release_of_another_round_is_no_answer(study: Defined[Study]) 
 
         with pytest.raises(WireError, match="the release of another round"):
             await analyst.close(second)
+
+
+async def test_a_question_has_a_slot_that_an_owner_accepts_unless_either_says_otherwise(
+    study: Defined[Study],
+) -> None:
+    collector, default = Collector(MemoryStore(), open_access=True), OwnerPolicy()
+    async with served(collector) as ports:
+        target = f"127.0.0.1:{ports.analyst}"
+        async with Analyst.create(target, study.value) as analyst:
+            asked = await analyst.open(X, on_grid=True)
+        async with Analyst.resume(target, answer_after_ms=250) as analyst:
+            sooner = await analyst.open(X, on_grid=True)
+
+    default.check_round(asked)
+    assert asked.value.answer_after_ms == default.shortest_slot_ms
+    assert sooner.value.answer_after_ms == 250
+
+
+@pytest.mark.parametrize("slot_ms", [-1, 86_400_001])
+async def test_a_slot_that_no_round_has_is_refused(study: Defined[Study], slot_ms: int) -> None:
+    async with served(Collector(MemoryStore(), open_access=True)) as ports:
+        made = Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=slot_ms)
+        with pytest.raises(ParameterError, match="answer_after_ms"):
+            async with made:
+                pass
 
 
 async def test_an_answered_question_gives_its_release(

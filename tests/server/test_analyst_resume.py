@@ -17,7 +17,7 @@ X = Feature(name="x")
 
 async def test_a_study_is_resumed_with_the_next_number(ports: Ports, study: Defined[Study]) -> None:
     target = f"127.0.0.1:{ports.analyst}"
-    async with Analyst.create(target, study.value) as first:
+    async with Analyst.create(target, study.value, answer_after_ms=0) as first:
         await first.open(X, on_grid=True)
         await first.open(X, on_grid=True)
 
@@ -26,7 +26,7 @@ async def test_a_study_is_resumed_with_the_next_number(ports: Ports, study: Defi
         async with Analyst.resume(target, wanted) as analyst:
             assert analyst.study == study
             numbers.append((await analyst.open(X, on_grid=True)).value.number)
-    async with Analyst.create(target, study.value) as again:
+    async with Analyst.create(target, study.value, answer_after_ms=0) as again:
         numbers.append((await again.open(X, on_grid=True)).value.number)
 
     assert numbers == [3, 4, 5, 6, 7]
@@ -38,7 +38,7 @@ async def test_a_study_that_is_not_the_only_one_has_to_be_named(
 ) -> None:
     target = f"127.0.0.1:{ports.analyst}"
     for other in (replace(study.value, horizon=9), replace(study.value, name="other")):
-        async with Analyst.create(target, other):
+        async with Analyst.create(target, other, answer_after_ms=0):
             pass
 
     async with Analyst.resume(target, "other") as analyst:

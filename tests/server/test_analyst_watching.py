@@ -70,7 +70,7 @@ async def test_without_a_collector_there_is_one_clear_line(study: Defined[Study]
         gone = ports.analyst
 
     with pytest.raises(ConnectionLost, match=r"^lost the collector: unavailable") as caught:
-        async with Analyst.create(f"127.0.0.1:{gone}", study.value):
+        async with Analyst.create(f"127.0.0.1:{gone}", study.value, answer_after_ms=0):
             pass
 
     assert "\n" not in str(caught.value)
@@ -94,7 +94,7 @@ async def test_an_analyst_whose_collector_stops_is_told(study: Defined[Study]) -
         anyio.create_task_group() as tasks,
         served(Collector(MemoryStore(), open_access=True), drain_s=0.05) as ports,
     ):
-        made = Analyst.create(f"127.0.0.1:{ports.analyst}", study.value)
+        made = Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0)
         analyst = await channels.enter_async_context(made)
         asked = await analyst.open(X, on_grid=True)
         tasks.start_soon(watch, analyst)

@@ -25,7 +25,7 @@ async def analyst(ports: Ports) -> AsyncIterator[Analyst]:
     study = design_study(
         name="bad", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2, maximum_dimension=3
     )
-    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study) as made:
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study, answer_after_ms=0) as made:
         yield made
 
 
@@ -99,7 +99,7 @@ async def test_a_study_says_how_many_rounds_it_has_at_most(ports: Ports) -> None
     study = design_study(
         name="short", epsilon=1e-9, delta=1e-6, answers=3, minimum_cohort=2, horizon=1
     )
-    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study) as analyst:
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study, answer_after_ms=0) as analyst:
         defined: Defined[Study] = analyst.study
         await analyst.open(X)
         with pytest.raises(DemurError, match=r"^number must be <= the horizon 1, got 2"):

@@ -192,7 +192,9 @@ async def test_ten_million_words_reach_the_analyst_in_bounded_memory(
 
     with collecting(folder, *options) as server:
         one, two, gateway = await let_in(server, place)
-        async with Analyst.create(server.analysts, STUDY, credential=server.analyst) as analyst:
+        async with Analyst.create(
+            server.analysts, STUDY, credential=server.analyst, answer_after_ms=0
+        ) as analyst:
             asked = await analyst.open(Feature(name="x"), dimension=WORDS, on_grid=True)
             assert asked.value.word_type is WordType.INT32
             device = Device(analyst.study, Spread(), FastSampler(np.random.default_rng(1)))

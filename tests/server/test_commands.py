@@ -65,7 +65,7 @@ def write(path: Path, text: str) -> str:
 async def refused(server: Server, study: Study) -> bool:
     """Whether somebody without a credential is."""
     try:
-        async with Analyst.create(server.analysts, study):
+        async with Analyst.create(server.analysts, study, answer_after_ms=0):
             return False
     except AccessError:
         return True
@@ -78,7 +78,9 @@ async def test_the_first_start_makes_a_private_folder_and_a_credential_that_work
     tmp_path: Path, study: Defined[Study]
 ) -> None:
     with serving(tmp_path / "data") as server:
-        async with Analyst.create(server.analysts, study.value, credential=server.analyst):
+        async with Analyst.create(
+            server.analysts, study.value, credential=server.analyst, answer_after_ms=0
+        ):
             let_in = True
         shut_out = await refused(server, study.value)
         listening = find_listening(tmp_path / "data")
@@ -128,7 +130,9 @@ async def test_after_a_kill_and_after_a_stop_it_goes_on_where_it_was(
             tokens = [read_token(text) for text in make_tokens(door, count=2)]
         one, two = await enrolled(server.devices, *tokens)
         async with (
-            Analyst.create(server.analysts, study.value, credential=server.analyst) as analyst,
+            Analyst.create(
+                server.analysts, study.value, credential=server.analyst, answer_after_ms=0
+            ) as analyst,
             connected(server.devices) as channel,
         ):
             asked = await analyst.open(X, on_grid=True)
@@ -158,7 +162,7 @@ async def test_told_to_stop_it_ends_open_streams_in_time(
     config = write(tmp_path / "server.toml", "drain_s = 1")
     with serving(tmp_path / "data", "--config", config) as server:
         async with Analyst.create(
-            server.analysts, study.value, credential=server.analyst
+            server.analysts, study.value, credential=server.analyst, answer_after_ms=0
         ) as analyst:
             watching = anyio.Event()
 
@@ -184,7 +188,7 @@ async def test_a_second_signal_stops_it_at_once(tmp_path: Path, study: Defined[S
     config = write(tmp_path / "server.toml", "drain_s = 8")
     with serving(tmp_path / "data", "--config", config) as server:
         async with Analyst.create(
-            server.analysts, study.value, credential=server.analyst
+            server.analysts, study.value, credential=server.analyst, answer_after_ms=0
         ) as analyst:
 
             async def watch() -> None:
@@ -251,7 +255,9 @@ async def test_on_postgresql_each_shard_has_one_collector_and_all_share_a_key(
         keyless = await refusal("keyless", "--shard", "1")
         shutil.copytree(tmp_path / "zero/keys", tmp_path / "one/keys")
         with serving(tmp_path / "one", *words, "--shard", "1") as one:
-            async with Analyst.create(zero.analysts, study.value, credential=zero.analyst) as made:
+            async with Analyst.create(
+                zero.analysts, study.value, credential=zero.analyst, answer_after_ms=0
+            ) as made:
                 await made.open(X, on_grid=True)
             with anyio.fail_after(DEADLINE_S):  # it follows the other one
                 while True:

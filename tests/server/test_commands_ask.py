@@ -30,6 +30,7 @@ from serve_kit import DEADLINE_S, Server, answer, enrolled, serving, start
 
 K = ("--categories", "4")
 NEW = ("--minimum-cohort", "2", "--grid-exponent", "-7", "--answers", "3", "--on-grid")
+SOON = ("--answer-after-ms", "50")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ async def test_a_question_may_say_when_devices_send(server: Server, more: tuple[
 
 
 async def test_a_round_without_enough_reports_says_that_it_stays_open(server: Server) -> None:
-    words = ("active", "--study", "quiet", *NEW, "--timeout", "0.2")
+    words = ("active", "--study", "quiet", *NEW, *SOON, "--timeout", "0.2")
 
     status, out, err = await asked(server, *words)
 
@@ -147,7 +148,7 @@ async def test_a_round_without_enough_reports_says_that_it_stays_open(server: Se
 async def test_a_round_that_was_left_open_is_closed_by_its_hash_and_again_tells_the_same(
     server: Server, pair: list[DeviceCredential]
 ) -> None:
-    await asked(server, "active", "--study", "left", *NEW, "--timeout", "0.2", "--on-grid")
+    await asked(server, "active", "--study", "left", *NEW, *SOON, "--timeout", "0.2", "--on-grid")
     _, listed, _ = await listed_rounds(server, "left")
     [line] = json.loads(listed)
     study = await fixed(server, "left")
@@ -203,7 +204,7 @@ async def test_without_an_epsilon_of_its_own_a_histogram_costs_its_part_of_the_b
     server: Server,
 ) -> None:
     words = ("app", "--study", "parts", "--categories", "8", "--mechanism", "oue")
-    new = ("--minimum-cohort", "2", "--answers", "3", "--timeout", "0.1")
+    new = ("--minimum-cohort", "2", "--answers", "3", *SOON, "--timeout", "0.2")
 
     status, _, err = await asked(server, *words, *new)
     async with Analyst.resume(server.analysts, "parts", credential=server.analyst) as analyst:

@@ -54,7 +54,7 @@ async def collector() -> Collector:
 
 @pytest.fixture
 async def analyst(ports: Ports) -> AsyncIterator[Analyst]:
-    async with Analyst.create(f"127.0.0.1:{ports.analyst}", STUDY.value) as made:
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", STUDY.value, answer_after_ms=0) as made:
         yield made
 
 

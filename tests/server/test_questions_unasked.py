@@ -48,9 +48,9 @@ def test_a_new_study_for_a_running_count_has_room_for_changes_in_the_longest_seg
         (["active", "--timeout", "nan"], ParameterError, r"^--timeout must be a finite number > 0"),
         (["active", "--timeout", "0"], ParameterError, r"^--timeout must be a finite number > 0"),
         (
-            ["active", "--answer-after-ms", "-1"],
+            ["active", "--answer-after-ms", "0"],
             ParameterError,
-            "^--answer-after-ms must be an int",
+            "^--answer-after-ms must be an integer >= 1 and <= 86400000, got 0",
         ),
         (
             ["active", "--answer-after-ms", "60000"],

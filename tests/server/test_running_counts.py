@@ -92,7 +92,7 @@ async def test_devices_are_counted_over_grpc(
     segment = Segment(horizon=5, cohort=2, factorisation=kind)
 
     async with (
-        Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
+        Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as analyst,
         visiting(ports, *devices, last_round=5),
     ):
         releases = await count(analyst, range(5), segment)
@@ -109,8 +109,8 @@ async def test_those_who_ran_out_in_another_study_are_counted_over_grpc(ports: P
     beside = [Device(about, Steady([]), NoNoise(), ledger=each.ledger) for each in owners]
 
     async with (
-        Analyst.create(f"127.0.0.1:{ports.analyst}", main.value) as sums,
-        Analyst.create(f"127.0.0.1:{ports.analyst}", about.value) as analyst,
+        Analyst.create(f"127.0.0.1:{ports.analyst}", main.value, answer_after_ms=0) as sums,
+        Analyst.create(f"127.0.0.1:{ports.analyst}", about.value, answer_after_ms=0) as analyst,
         visiting(ports, *owners, last_round=4),
         visiting(ports, *beside, last_round=4),
     ):
@@ -222,7 +222,9 @@ async def test_a_segment_that_nobody_began_cannot_go_on(
 ) -> None:
     orphan = Segment(horizon=3, cohort=2, position=2, first_round=1)
 
-    async with Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst:
+    async with Analyst.create(
+        f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0
+    ) as analyst:
         await analyst.close(await analyst.open(STATE))  # round 1 asks something else
         with pytest.raises(StateError, match="of a segment that no round has begun"):
             await analyst.ask_prefix(STATE, orphan, bound=3)
@@ -306,7 +308,7 @@ async def test_a_restarted_collector_goes_on_with_a_count_and_its_store_holds_to
         await collector.refresh()
         async with (
             served(collector, drain_s=0.1) as ports,
-            Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
+            Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as analyst,
             visiting(ports, *devices, last_round=day + 1),
         ):
             release = await analyst.ask_prefix(on(day), segment, bound=3)

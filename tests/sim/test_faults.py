@@ -433,7 +433,7 @@ async def test_frames_that_the_collector_cannot_take_yet_are_sent_again_and_coun
     with ThreadPoolExecutor(1) as pool, anyio.fail_after(DEADLINE_S):
         async with (
             served(collector) as ports,
-            Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
+            Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as analyst,
         ):
             with child(work) as worker:
                 await worker.hand_over(

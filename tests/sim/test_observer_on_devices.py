@@ -127,7 +127,11 @@ async def watched(
                 tasks.start_soon(agent.run)
             silent = kinds.count("exhausted") if telling else 0
             for number, feature in enumerate(features, start=1):
-                asked = define_round(next_round(study, [feature], number=number, on_grid=True))
+                asked = define_round(
+                    next_round(
+                        study, [feature], number=number, on_grid=True, answer_after_ms=slot_ms
+                    )
+                )
                 await collector.open_round(asked.definition)
                 expected = len(kinds) - (silent if number > BUDGET + 1 else 0)
                 await collector.close_round(asked.hash, after_reports=expected)

@@ -10,7 +10,6 @@ from tests.sim.on_the_wire import OnTheWire
 from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
-from demur_client.policy import OwnerPolicy
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
 from demur_server.serving import served
@@ -41,7 +40,6 @@ async def watched(
         rng: of the order in which devices come, which has nothing to do with their data.
         slot_ms: when they send, after a round reached them; 0 for as soon as they can.
     """
-    policy = OwnerPolicy(shortest_slot_ms=slot_ms)
     recorder = Recorder(devices=len(people))
     collector = Collector(MemoryStore(), open_access=True)
     with anyio.fail_after(DEADLINE_S):
@@ -53,13 +51,17 @@ async def watched(
         ):
             analysts = [
                 await stack.enter_async_context(
-                    Analyst.create(f"127.0.0.1:{ports.analyst}", device.study.value)
+                    Analyst.create(
+                        f"127.0.0.1:{ports.analyst}",
+                        device.study.value,
+                        answer_after_ms=slot_ms,
+                    )
                 )
                 for device in people[0]
             ]
 
             async def attend(device: Device, watcher: OnTheWire | None) -> None:
-                await visit(device, channel, last_round=rounds, watcher=watcher, policy=policy)
+                await visit(device, channel, last_round=rounds, watcher=watcher)
 
             for index in rng.permutation(len(people)).tolist():
                 first, *others = people[index]

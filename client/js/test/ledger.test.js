@@ -5,8 +5,8 @@ import { appendFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { readStudy } from '../definitions.js';
-import { Device } from '../device.js';
+import { Refused, readStudy } from '../definitions.js';
+import { Device, reportInSlot } from '../device.js';
 import { Filter } from '../integers.js';
 import { openLedger } from '../ledger.js';
 
@@ -14,7 +14,7 @@ const vectors = JSON.parse(readFileSync(new URL('../../../tests/golden/device.js
 const known = vectors.round_definitions[5]; // three features of one coordinate, policy RETIRE
 const definition = Buffer.from(known.definition, 'hex');
 const study = readStudy(Buffer.from(known.study, 'hex'));
-const data = { a: [0.25], b: [0.5], c: [-0.25] };
+const values = Float64Array.of(0.25, 0.5, -0.25);
 const charge = { squaredNorm: '3', weight: '5', shrunk: false };
 const report = { roundHash: Buffer.alloc(32, 1), reportId: Buffer.alloc(16, 2), words: Buffer.alloc(4, 3) };
 
@@ -98,20 +98,51 @@ test('a folder has one owner', async (context) => {
 test('a round is answered with the same bytes, also after a restart, until it is settled', async (context) => {
   const where = folder(context);
   let ledger = await openLedger(where);
-  const first = new Device(study, ledger, data).report(definition);
+  let device = new Device(study, ledger);
+  const { round, report: nothing } = device.meet(definition);
+  device.begin(round);
+  const first = device.report(round, values, new BigInt64Array(values.length));
   ledger = await reopened(ledger, where);
-  const device = new Device(study, ledger, data);
+  device = new Device(study, ledger);
 
-  assert.deepEqual(device.report(definition).words, first.words);
+  assert.equal(nothing, undefined);
+  assert.deepEqual(device.meet(definition).report.words, first.words);
   assert.equal(first.words.length, known.report_bytes);
-  ledger.settle(first.round.number);
-  assert.equal(device.report(definition), null);
+  ledger.settle(round.number);
+  assert.equal(device.meet(definition).report, null);
+  ledger.close();
+});
+
+test('a round that was begun and not sealed is covered after a restart, for nothing', async (context) => {
+  const where = folder(context);
+  let ledger = await openLedger(where);
+  const { round } = new Device(study, ledger).meet(definition);
+  assert.equal(new Device(study, ledger).begin(round), true);
+  ledger = await reopened(ledger, where);
+  const device = new Device(study, ledger);
+
+  assert.equal(device.meet(definition).report, undefined);
+  assert.equal(ledger.settledUpTo, round.number - 1); // it is asked for again
+  const report = await reportInSlot(device, { ...round, answerAfterMs: 50 }, null, performance.now()); // no evaluator is asked
+
+  assert.equal(report.words.length, known.report_bytes);
+  assert.deepEqual(ledger.charges.map(({ squaredNorm }) => squaredNorm), [0n]);
+  ledger.close();
+});
+
+test('another round under a number that was begun is refused', async (context) => {
+  const ledger = await openLedger(folder(context));
+  const device = new Device(study, ledger);
+  const { round } = device.meet(definition);
+  ledger.begin(round.number, Buffer.alloc(32, 9));
+
+  assert.throws(() => device.meet(definition), Refused);
   ledger.close();
 });
 
 test('nothing secret is written out by mistake', async (context) => {
   const ledger = await openLedger(folder(context));
-  const device = new Device(study, ledger, data);
+  const device = new Device(study, ledger);
 
   assert.equal(JSON.stringify({ ledger, device }), '{"ledger":"secret","device":"secret"}');
   ledger.close();

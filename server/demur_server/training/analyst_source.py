@@ -66,6 +66,7 @@ class AnalystGradients:
             number=number,
             dimension=dimension_of(model),
             clip=self._clip,
+            answer_after_ms=analyst.answer_after_ms,
         )
         release = await released_before(
             analyst, asked, what="step", reports=reports, timeout_s=timeout_s
@@ -118,6 +119,7 @@ class AnalystErrors:
             number=number,
             parameters=dimension_of(model),
             on_grid=self._on_grid,
+            answer_after_ms=analyst.answer_after_ms,
         )
         release = await released_before(
             analyst, asked, what="count", reports=reports, timeout_s=timeout_s
@@ -170,7 +172,13 @@ class AnalystHalts:
                 self._gradients, segment, reports=reports, timeout_s=timeout_s
             )
             return count_of(release, step=step)
-        asked = next_halt_count(analyst.study, self._gradients, segment, number=number)
+        asked = next_halt_count(
+            analyst.study,
+            self._gradients,
+            segment,
+            number=number,
+            answer_after_ms=analyst.answer_after_ms,
+        )
         release = await released_before(
             analyst, asked, what="count", reports=reports, timeout_s=timeout_s
         )

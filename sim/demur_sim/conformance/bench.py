@@ -1,7 +1,8 @@
 """One device on the bench: asks it, listens to it, and holds what it says against what it said before."""
 
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -58,6 +59,7 @@ class Answer:
     words: Words = field(repr=False)
     pushed_s: float
     at_s: float
+    visits: int = 1  #: that it took: the earlier ones ended without it
 
     @property
     def after_ms(self) -> float:
@@ -85,6 +87,7 @@ class Bench:
         self._visit: Visit | None = None
         self._asked: dict[bytes, Asked] = {}
         self._first: dict[bytes, report_pb2.Report] = {}
+        self._copies: Counter[bytes] = Counter()
         self._accepted: set[bytes] = set()
         self._final: set[bytes] = set()
         self._forbidden: dict[bytes, tuple[str, str]] = {}
@@ -103,7 +106,7 @@ class Bench:
         """
         self._asked[asked.defined.hash] = asked
         owed = asked.defined.hash in self._first
-        for _ in range(TRIES):
+        for before in range(TRIES):
             visit = await self.visit(rule)
             # As a collector does: a device that says it is past a round is not asked it again.
             is_past = asked.number <= visit.hello.after_round
@@ -114,7 +117,7 @@ class Bench:
             if answer is not None:
                 if owed:
                     self.verdicts.check("resume", True, "what was owed came again")
-                return answer
+                return replace(answer, visits=before + 1)
         raise Unanswered(rule, f"round {asked.number}: {TRIES} visits ended without a report")
 
     async def again(self, asked: Asked, *, rule: str) -> Answer:
@@ -141,8 +144,13 @@ class Bench:
         await self.settle(answer, report_pb2.DISPOSITION_ACCEPTED)
         return answer
 
-    async def repeat(self, asked: Asked, *, rule: str) -> None:
-        """Push a round that was answered; what comes of it is seen while the next is waited for."""
+    def copies(self, asked: Asked) -> int:
+        """How often a report to this round came."""
+        return self._copies[asked.defined.hash]
+
+    async def push(self, asked: Asked, *, rule: str) -> None:
+        """Push a round; what comes of it is seen while another is waited for."""
+        self._asked[asked.defined.hash] = asked
         visit = await self.visit(rule)
         await visit.push(asked.defined)
 
@@ -337,6 +345,7 @@ class Bench:
             return
         if report.round_hash in self._final:
             self.verdicts.check("settled", False, f"round {known.number} came again")
+        self._copies[report.round_hash] += 1
         first = self._first.setdefault(report.round_hash, report)
         if first is not report:
             if report.round_hash in self._accepted:

@@ -16,6 +16,10 @@ import anyio.abc
 
 from demur_proto.credentials import write_token
 from demur_proto.errors import ParameterError
+from demur_sim.conformance.questions import SLOT_MS
+
+PROCESSES = Path("/proc")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Data = Mapping[str, Sequence[float]]
 Examples = tuple[Sequence[Sequence[float]], Sequence[int]]  #: inputs and labels, for models
@@ -36,8 +40,9 @@ def prepare(
     `DEMUR_TARGET` is the collector, HOST:PORT without TLS; `DEMUR_TOKEN` enrols; `DEMUR_STUDY` is the hash of the
     study to take part in, in hexadecimal digits; `DEMUR_STATE` is a folder that outlives the
     process; `DEMUR_DATA` is a JSON file, an object with a list of numbers for each feature;
-    `DEMUR_EXAMPLES` is one with the lists `inputs` and `labels`, there for gradients only; and
-    `DEMUR_LARGEST_BUDGET` is the owner's policy: the largest budget μ of a study that they accept.
+    `DEMUR_EXAMPLES` is one with the lists `inputs` and `labels`, there for gradients only;
+    `DEMUR_LARGEST_BUDGET` and `DEMUR_SHORTEST_SLOT_MS` are the owner's policy: the largest budget μ of
+    a study, and the shortest slot of a round, that they accept.
 
     Args:
         folder: of this device alone.
@@ -66,6 +71,7 @@ def prepare(
         "DEMUR_DATA": str(file),
         "DEMUR_EXAMPLES": str(learnt),
         "DEMUR_LARGEST_BUDGET": repr(largest_budget),
+        "DEMUR_SHORTEST_SLOT_MS": str(SLOT_MS),
     }
 
 
@@ -87,6 +93,10 @@ class Runner(ABC):
     @abstractmethod
     async def ended(self, patience_s: float) -> bool:
         """Wait for its end; whether it came."""
+
+    @abstractmethod
+    def relieve(self, most_bytes: int) -> None:
+        """Do as a machine without memory: where the device holds more, kill its largest process."""
 
     @abstractmethod
     def exit_code(self) -> int | None:
@@ -147,6 +157,15 @@ class Process(Runner):
         await self.kill()
         return False
 
+    def relieve(self, most_bytes: int) -> None:
+        """Look at all processes of the device's session; Linux only."""
+        if self._process is None:
+            return
+        held = _resident(session=self._process.pid)
+        if sum(held.values()) > most_bytes:
+            with suppress(ProcessLookupError):
+                os.kill(max(held, key=lambda pid: held[pid]), signal.SIGKILL)
+
     def exit_code(self) -> int | None:
         """As the operating system says."""
         return None if self._process is None else self._process.returncode
@@ -190,6 +209,9 @@ class Operator(Runner):
         self._running = False
         return True
 
+    def relieve(self, most_bytes: int) -> None:
+        """Its machine does."""
+
     async def ended(self, patience_s: float) -> bool:
         """Nobody knows."""
         await anyio.sleep(patience_s)
@@ -198,6 +220,21 @@ class Operator(Runner):
     def exit_code(self) -> int | None:
         """Nobody knows."""
         return None
+
+
+def _resident(*, session: int) -> dict[int, int]:
+    """Bytes in memory of each process of a session, by its number.
+
+    Source: proc(5), `/proc/[pid]/stat`: behind the name in parentheses come the state, the parent, the
+    group and the session; `rss`, in pages, is the 22nd.
+    """
+    held = {}
+    for entry in PROCESSES.glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                held[int(entry.parent.name)] = int(fields[21]) * PAGE_BYTES
+    return held
 
 
 async def _ask(what: str) -> None:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,7 +13,7 @@ import anyio
 from demur_proto.definition import Defined
 from demur_proto.models.definition import DefinedModel
 from demur_proto.study import Policy, Study
-from demur_sim.conformance import budget_scripts, kind_scripts, other_scripts
+from demur_sim.conformance import budget_scripts, kind_scripts, other_scripts, source_scripts
 from demur_sim.conformance.bench import Bench, Declined, Enough, Unanswered
 from demur_sim.conformance.device_process import Data, Examples, Operator, Process, Runner, prepare
 from demur_sim.conformance.questions import BUDGET_MU, COORDINATES, feature_of, revealing_study
@@ -206,6 +207,21 @@ async def _gradients(room: _Room, verdicts: Verdicts) -> None:
         await kind_scripts.run_gradients(bench, study)
 
 
+async def _begun(room: _Room, verdicts: Verdicts) -> None:
+    plan = source_scripts.begun_plan()
+    async with room.bench(verdicts, plan.study, plan.data) as bench:
+        await source_scripts.run_begun(bench, plan)
+
+
+async def _source(room: _Room, verdicts: Verdicts, *, rule: str) -> None:
+    if rule == "eats" and not source_scripts.can_relieve():
+        verdicts.omit(rule, "only Linux says how much memory a device holds")
+        return
+    plan, data = source_scripts.source_plan(rule)
+    async with room.bench(verdicts, plan.study, data) as bench:
+        await source_scripts.run_source(bench, plan, rule)
+
+
 EVERYWHERE = ("credential", "fields", "report-form", "resume")
 """Rules that every script looks at."""
 
@@ -227,8 +243,10 @@ SCRIPTS: tuple[tuple[tuple[str, ...], Script], ...] = (
         _skip,
     ),
     (("budget-retire", "exhausted", "failing", "slots", "settled"), _retire),
-    (("one-number", "wrong-rounds", "features"), _refusals),
+    (("one-number", "wrong-rounds", "owners-slot", "features"), _refusals),
     (("clipping", "fresh-noise", "noise-law", "chunks"), _noise),
+    *(((rule,), partial(_source, rule=rule)) for rule in source_scripts.FEATURES),
+    (("begun",), _begun),
     (("budget-clip",), _clip),
     (("owners-policy",), _policy),
     (("study-pinned",), _pinned),

@@ -18,7 +18,14 @@ from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_sim.conformance.bench import Bench
 from demur_sim.conformance.decoding import agrees
 from demur_sim.conformance.device_process import Data, Examples
-from demur_sim.conformance.questions import SIGMA, Asked, ask, of_squared_norm, revealing_study
+from demur_sim.conformance.questions import (
+    SIGMA,
+    SLOT_MS,
+    Asked,
+    ask,
+    of_squared_norm,
+    revealing_study,
+)
 
 HISTOGRAMS, RUNNING, GRADIENTS = "histograms", "running-counts", "gradients"
 CATEGORIES = 4
@@ -71,6 +78,7 @@ async def run_histograms(bench: Bench, study: Defined[Study]) -> None:
             categories=CATEGORIES,
             mechanism=Randomiser.KRR,
             epsilon=PLAIN,
+            answer_after_ms=SLOT_MS,
         )
         asked = Asked(defined=define_round(query), value=(due,))
         answer = await bench.accepted(asked, rule=HISTOGRAMS)
@@ -131,6 +139,7 @@ def _gradient(study: Defined[Study], number: int) -> Asked:
         dimension=dimension_of(MODEL),
         sigma=1 / STEEP,
         grid_exponent=EXPONENT,
+        answer_after_ms=SLOT_MS,
     )
     gradient = person_gradient(MODEL.value, *EXAMPLES)[0]
     due = np.rint(gradient / np.linalg.norm(gradient) * 2.0**-EXPONENT).astype(int)
@@ -151,6 +160,7 @@ def _position(study: Defined[Study], segment: Segment, *, number: int, name: str
         number=number,
         sigma=1 / SHOWN,
         grid_exponent=EXPONENT,
+        answer_after_ms=SLOT_MS,
     )
     factors = factors_of(segment.factorisation, horizon=segment.horizon, exponent=EXPONENT)
     word = int(factors.row(segment.position)[0]) if name == "state" else 0

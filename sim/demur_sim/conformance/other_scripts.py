@@ -8,6 +8,7 @@ import numpy as np
 from demur_proto.definition import Defined
 from demur_proto.study import Policy, Study
 from demur_proto.v1 import round_pb2
+from demur_proto.words import WordType
 from demur_sim.conformance.bench import Bench, Unanswered
 from demur_sim.conformance.decoding import (
     TOLERANCE,
@@ -17,13 +18,15 @@ from demur_sim.conformance.decoding import (
     shown_norm,
 )
 from demur_sim.conformance.device_process import Data
-from demur_sim.conformance.questions import Asked, ask, feature_of, revealing_study
+from demur_sim.conformance.questions import SLOT_MS, ask, feature_of, revealing_study
 
 NOISY = 4096  #: coordinates of the rounds that show the law of the noise
-CHUNKED = (1 << 18) + 10  #: so many 32-bit words take two chunks
+CHUNKED = (1 << 17) + 10  #: so many 64-bit words take two chunks
+NOISY_SLOT_MS = 1000  #: a tenth of a slot is left for a report
+CHUNKED_SLOT_MS = 5000
 FAR = 1e200  #: data units; beyond any clip, and its square beyond any double
 NARROW = 57_344.0  #: ℓ₂ radius of the round that clips: it costs half the budget
-HORIZON = 14
+HORIZON = 16
 ALONE = 50_000  #: data units; costs .46 of the budget, and shows by 12 standard deviations
 BEFORE = 48_000  #: costs .42
 UNKNOWN_FIELD = bytes.fromhex("f80701")  #: at the end of a definition
@@ -91,12 +94,12 @@ async def run_noise(bench: Bench, study: Defined[Study]) -> None:
     )
     noises = []
     for number in (2, 3):
-        asked = _nothing(study, number, NOISY)
+        asked = ask(study, number, (0,) * NOISY, slot_ms=NOISY_SLOT_MS)
         answer = await bench.accepted(asked, rule="noise-law")
         bench.verdicts.check("noise-law", *noise_is_right(answer.words, steps=asked.noise_steps))
         noises.append(answer.words / asked.noise_steps)
     bench.verdicts.check("fresh-noise", *noises_differ(noises))
-    large = _nothing(study, 4, CHUNKED)
+    large = ask(study, 4, (0,) * CHUNKED, slot_ms=CHUNKED_SLOT_MS, word_type=WordType.INT64)
     answer = await bench.accepted(large, rule="chunks")
     holds, text = noise_is_right(answer.words, steps=large.noise_steps)
     bench.verdicts.check("noise-law", holds, text)
@@ -131,10 +134,6 @@ async def stays_away(bench: Bench, *, rule: str, why: str) -> int | None:
     return bench.runner.exit_code()
 
 
-def _nothing(study: Defined[Study], number: int, size: int) -> Asked:
-    return ask(study, number, (0,) * size)
-
-
 def _wrong(study: Defined[Study]) -> list[tuple[str, str, bytes]]:
     """Rule, what is wrong, and the definition."""
     number = 11
@@ -146,6 +145,16 @@ def _wrong(study: Defined[Study]) -> list[tuple[str, str, bytes]]:
             "one-number",
             "another question under number 1",
             ask(study, 1, (1,) * 16, features=(feature_of(12),)).defined.definition,
+        ),
+        (
+            "owners-slot",
+            "a round without a slot",
+            ask(study, number, (1,) * 16, slot_ms=0).defined.definition,
+        ),
+        (
+            "owners-slot",
+            "a slot shorter than the owner accepts",
+            ask(study, number, (1,) * 16, slot_ms=SLOT_MS - 1).defined.definition,
         ),
         ("wrong-rounds", "of another study", ask(other, number, (1,) * 16).defined.definition),
         ("wrong-rounds", "a field that nobody knows", plain + UNKNOWN_FIELD),

@@ -19,6 +19,7 @@ EPSILON = 38.0
 DELTA = 1 - 1e-12
 SIGMA = 4096.0  #: of the base round, data units, which are grid steps
 CLIP = 131_072.0  #: above what the whole budget pays for
+SLOT_MS = 400  #: of every round, and the shortest that the owner accepts
 COORDINATES = 16  #: of most rounds: any squared norm is the sum of so many squares
 
 
@@ -85,7 +86,7 @@ def ask(
     on_grid: bool = True,
     dimension: int | None = None,
     features: tuple[str, ...] = (),
-    slot_ms: int = 0,
+    slot_ms: int = SLOT_MS,
     word_type: WordType | None = None,
 ) -> Asked:
     """A linear round about the feature that this device's data hold this value of.
@@ -99,7 +100,7 @@ def ask(
         on_grid: all values are whole.
         dimension: where it is not the value's.
         features: their names, where they are not the one that is called after the round.
-        slot_ms: when the device sends, after it received the round; 0 for at once.
+        slot_ms: when the device sends, after it received the round.
         word_type: where it is to be wider than it must.
     """
     query = Linear(

@@ -34,6 +34,7 @@ DEVICE_RULES = _rules(
     settled="does not send a report again that was refused for good",
     one_number="refuses a second round under a number that it has answered",
     wrong_rounds="refuses a round whose definition is wrong, and sends nothing for it",
+    owners_slot="refuses a round without a slot, and one whose slot is shorter than its owner accepts",
     features="puts the features of a question side by side in their order, be it one number or many",
     unknown_message="passes over a message of a kind that it does not know",
     oversized="comes back after a message far beyond any frame, with the bytes that it owes",
@@ -46,6 +47,7 @@ DEVICE_RULES = _rules(
     fresh_noise="never uses noise twice",
     noise_law="adds noise of the mean and the spread that the round implies",
     slots="sends when the slot has come: never before, and no later for what it decided",
+    begun="covers, for nothing, a round that it had begun and not sealed when it was killed",
     chunks="sends a report that is too large for one message in chunks of 1 MiB",
     terminates="ends within seconds when it is told to",
 ) + _rules(
@@ -53,6 +55,9 @@ DEVICE_RULES = _rules(
     histograms="answers histograms with the symbol of its category, and with none for none or cover",
     running_counts="tells a state by its changes, word for word, and holds what later words will cost",
     gradients="fetches the model that a round names, and clips the gradient of its examples",
+    burns="shows nothing of an evaluation that burns the processor without end",
+    dies="shows nothing of an evaluation whose process is killed",
+    eats="shows nothing of an evaluation that takes memory without end",
 )
 
 COLLECTOR_RULES = _rules(

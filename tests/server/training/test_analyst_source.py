@@ -168,17 +168,20 @@ async def test_a_round_that_was_opened_is_never_asked_again(
     call: str, before: bool, step: int
 ) -> None:
     kept = [start(SETTINGS, np.zeros(MODEL.parameters))]
-    async with world() as (one, target), Analyst.create(target, STUDY.value) as analyst:
+    async with (
+        world() as (one, target),
+        Analyst.create(target, STUDY.value, answer_after_ms=0) as analyst,
+    ):
         whole = await trained(analyst, kept[0], [])
         spent = one.spent
 
     async with world() as (one, target):
-        async with Mortal.create(target, STUDY.value) as mortal:
+        async with Mortal.create(target, STUDY.value, answer_after_ms=0) as mortal:
             assert isinstance(mortal, Mortal)
             mortal.call, mortal.before, mortal.number = call, before, step
             with pytest.raises(Killed):
                 await trained(mortal, kept[0], kept)
-        async with Analyst.resume(target, STUDY.hash.hex()) as analyst:
+        async with Analyst.resume(target, STUDY.hash.hex(), answer_after_ms=0) as analyst:
             resumed = await trained(analyst, kept[-1], kept)
 
         assert kept[-1].number == STEPS
@@ -208,21 +211,24 @@ async def test_a_count_that_was_opened_is_never_asked_again(
     kept = [start(settings, np.zeros(MODEL.parameters))]
     async with (
         world() as (one, target),
-        Analyst.create(target, STUDY.value) as analyst,
-        Analyst.create(target, COUNTS.value) as counter,
+        Analyst.create(target, STUDY.value, answer_after_ms=0) as analyst,
+        Analyst.create(target, COUNTS.value, answer_after_ms=0) as counter,
     ):
         whole = await counted(analyst, counter, kept[0], [])
         spent = one.spent
 
-    async with world() as (one, target), Analyst.create(target, STUDY.value) as analyst:
-        async with Mortal.create(target, COUNTS.value) as mortal:
+    async with (
+        world() as (one, target),
+        Analyst.create(target, STUDY.value, answer_after_ms=0) as analyst,
+    ):
+        async with Mortal.create(target, COUNTS.value, answer_after_ms=0) as mortal:
             assert isinstance(mortal, Mortal)
             mortal.call, mortal.before, mortal.number = call, before, count
             with pytest.raises(Killed):
                 await counted(analyst, mortal, kept[0], kept)
         async with (
-            Analyst.resume(target, STUDY.hash.hex()) as analyst,
-            Analyst.resume(target, COUNTS.hash.hex()) as counter,
+            Analyst.resume(target, STUDY.hash.hex(), answer_after_ms=0) as analyst,
+            Analyst.resume(target, COUNTS.hash.hex(), answer_after_ms=0) as counter,
         ):
             resumed = await counted(analyst, counter, kept[-1], kept)
 
@@ -236,7 +242,10 @@ async def test_a_count_that_was_opened_is_never_asked_again(
 
 
 async def test_a_count_that_asks_something_else_than_its_round_did_is_refused() -> None:
-    async with world() as (_, target), Analyst.create(target, COUNTS.value) as analyst:
+    async with (
+        world() as (_, target),
+        Analyst.create(target, COUNTS.value, answer_after_ms=0) as analyst,
+    ):
         source = AnalystErrors(analyst, on_grid=True, timeout_s=DEADLINE_S)
         zero, one = (
             define_model(
@@ -254,7 +263,10 @@ async def test_a_count_that_asks_something_else_than_its_round_did_is_refused() 
 
 
 async def test_a_step_that_asks_something_else_than_its_round_did_is_refused() -> None:
-    async with world() as (_, target), Analyst.create(target, STUDY.value) as analyst:
+    async with (
+        world() as (_, target),
+        Analyst.create(target, STUDY.value, answer_after_ms=0) as analyst,
+    ):
         source = AnalystGradients(analyst, clip=1.0, timeout_s=DEADLINE_S)
         zero, one = (
             define_model(
@@ -272,7 +284,10 @@ async def test_a_step_that_asks_something_else_than_its_round_did_is_refused() -
 
 
 async def test_a_sum_that_was_withheld_is_no_sum() -> None:
-    async with world() as (one, target), Analyst.create(target, STUDY.value) as analyst:
+    async with (
+        world() as (one, target),
+        Analyst.create(target, STUDY.value, answer_after_ms=0) as analyst,
+    ):
         one.nobody = True
         source = AnalystGradients(analyst, clip=1.0, reports=0, timeout_s=DEADLINE_S)
         zero = ModelDefinition(architecture=MODEL, theta=np.zeros(MODEL.parameters))
