@@ -15,6 +15,8 @@ from demur_proto.models.definition import DefinedModel
 from demur_proto.round import HaltCount, Round
 from demur_proto.v1.report_pb2 import Report
 
+ROUNDED_UP_S = 0.002  #: event loops round waits up to whole milliseconds, and wake late
+
 
 def check_slot(device: Device, asked: Defined[Round], *, slot_ms: int) -> None:
     """Refuse, in public, a slot in whose last tenth this device cannot make its report.
@@ -90,7 +92,13 @@ async def report_in_slot(
 
 
 async def _until(when: float) -> None:
-    await anyio.sleep(max(0.0, when - time.monotonic()))
+    """Sleep to a time of `time.monotonic`: at last without the event loop, which rounds waits up.
+
+    Else a report would leave so many whole milliseconds after it was made, and how long it took to make may
+    depend on what it holds.
+    """
+    await anyio.sleep(max(0.0, when - ROUNDED_UP_S - time.monotonic()))
+    time.sleep(max(0.0, when - time.monotonic()))  # noqa: ASYNC251  for 2 ms at most, at a public time
 
 
 @final

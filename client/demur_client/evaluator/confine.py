@@ -22,7 +22,9 @@ def confine(limits: EvaluationLimits, *, base_bytes: int) -> None:
         limits: of the evaluation.
         base_bytes: address space that the process has anyway.
     """
-    os.setpgid(0, 0)  # not setsid: a session of its own would have a share of the processor of its own
+    os.setpgid(
+        0, 0
+    )  # not setsid: a session of its own would have a share of the processor of its own
     silence()
     with suppress(OSError):  # if memory runs out all the same, the system ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

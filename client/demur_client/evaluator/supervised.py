@@ -23,6 +23,7 @@ from demur_proto.round import Round
 if sys.platform == "linux":
     from demur_client.evaluator import zygote
 
+QUICK_S = 0.02  #: for which an evaluation has the processor to itself
 LONGEST_FILL_S = 1.0  #: for which the processor is kept busy before a report leaves, and after it
 PREPARE_S = 120.0  #: to prepare a model
 
@@ -41,9 +42,9 @@ class SupervisedEvaluator:
     Args:
         source: its owner's data.
         limits: of one evaluation.
-        filler: keep the processor busy, at the lowest priority, from the end of an evaluation until its
-            report is acknowledged, for at most a second before the report leaves and one after. Without it, how fast
-            the device reacts may tell how busy it has just been. Public, as the policy is.
+        filler: keep the processor busy, at the lowest priority, for the last second before the report leaves and
+            until it is acknowledged, for a second at most. Without it, how fast the device reacts may tell
+            how busy it has just been. Public, as the policy is.
 
     Raises:
         StateError: the process has other threads already.
@@ -131,7 +132,7 @@ class SupervisedEvaluator:
             raise ParameterError("slot", "0 ms", "at least 1 ms on a device with its owner's data")
         length = asked.value.query.value_length
         ended_s = min(slot.ended_s, slot.received_s + self._limits.wall_s)
-        fill_from_s = max(ended_s, slot.left_s - LONGEST_FILL_S)
+        fill_from_s = max(slot.received_s + QUICK_S, slot.left_s - LONGEST_FILL_S)
         fill_to_s = slot.left_s + LONGEST_FILL_S if self._filler else fill_from_s
         study = device.study.definition
         try:

@@ -22,6 +22,8 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
+import numpy as np
+
 from demur_client.evaluator import confine
 from demur_client.evaluator.board import Board
 from demur_client.evaluator.limits import EvaluationLimits
@@ -74,6 +76,9 @@ def _be_zygote(
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     signal.pthread_sigmask(signal.SIG_BLOCK, [_PARENT_GONE])
     models: dict[bytes, DefinedModel] = {}
+    square = np.ones((512, 512))
+    square @ square  # the first product maps memory that no limit is to count
+    del square
     _settle()
     while True:
         message, handles, _, _ = socket.recv_fds(channel, ORDER.size, 2)
@@ -164,10 +169,13 @@ def _supervise(
                 evaluate()
             finally:
                 os._exit(0)
+        fillers: list[int] = []
+        if fill_from < ended:
+            fillers = _fill(board, fill_from, fill_to, zygote)
         _sleep_until(ended, zygote)
-        confine.kill(evaluation)
-        fillers = _fill(board, fill_from, fill_to, zygote)
         _end_all(besides=fillers)
+        if fill_from >= ended:
+            fillers = _fill(board, fill_from, fill_to, zygote)
         _reap(fillers, zygote)
     finally:
         os._exit(0)
