@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="devices are kil
 SLOT_MS = 150
 UNIT = 128  #: a value of 1 in grid steps
 ANSWERS = 6  #: that a budget holds
-ROUND_S = 30.0  #: in which all devices have answered one, killed or not
+ROUND_S = 60.0  #: in which all devices have answered one, killed or not
 MARK = "DEMUR_KILLED_DEVICES"  #: in the environment of every process of a device
 
 STUDY = define_study(
@@ -74,6 +74,7 @@ class Told:
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     """Dispositions, by round and device."""
+    last: dict[int, tuple[str, int]] = field(default_factory=dict)  #: by device
     ends: list[dict[str, Any]] = field(default_factory=list)  #: of devices' processes
     left_behind: list[dict[str, Any]] = field(default_factory=list)
     """Processes that outlived their device."""
@@ -112,6 +113,7 @@ async def a_warden(plan: Plan, told: Told) -> AsyncIterator[None]:
         async for text in TextReceiveStream(process.stdout):
             *lines, rest = (rest + text).split("\n")
             for line in map(json.loads, lines):
+                told.last[line["device"]] = line["what"], line.get("number")
                 if line["what"] == "answered":
                     dispositions = told.answered[line["number"]][line["device"]]
                     dispositions.append(int(line["more"][0]))
@@ -147,9 +149,15 @@ async def kill(folder: Path, kinds: Sequence[str], *, kills: int, seed: int) -> 
             while len(told.ends) < kills:
                 number = len(rounds) + 1
                 rounds.append(await collector.open_round(asking(number).definition))
-                with anyio.fail_after(ROUND_S):
+                with anyio.move_on_after(ROUND_S):
                     while len(told.answered[number]) < len(kinds):  # noqa: ASYNC110
                         await anyio.sleep(0.005)
+                silent = {
+                    device: (kind, told.last.get(device))
+                    for device, kind in enumerate(kinds)
+                    if device not in told.answered[number]
+                }
+                assert not silent, f"round {number}, ends {told.ends[-len(kinds) :]}"
     return Seen(folder=folder, kinds=kinds, rounds=rounds, store=store, told=told)
 
 
