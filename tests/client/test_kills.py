@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -236,6 +237,34 @@ async def test_devices_killed_at_random_answer_every_round_once_for_what_it_cost
         happened = check(await kill(Path(folder), KINDS * 2, kills=25, seed=1))
 
     assert {"time", "step", "covered for nothing", "sealed before", "sent again"} <= set(+happened)
+
+
+GONE = """
+import os, signal, time
+from demur_client.evaluator import zygote
+from demur_client.evaluator.board import Board
+from demur_client.evaluator.limits import EvaluationLimits
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [zygote._PARENT_GONE])
+board, _ = Board.made(length=1)
+if not os.fork():
+    parent = os.getpid()
+    if not os.fork():
+        while os.getppid() == parent:
+            time.sleep(0.001)
+        end = time.monotonic() + 60
+        zygote._supervise(lambda: time.sleep(60), board, EvaluationLimits(), end, end, end, parent)
+    os._exit(0)
+"""
+
+
+def test_what_evaluates_for_a_device_that_was_killed_before_it_began_ends_at_once() -> None:
+    # Whoever still has the pipe of the output holds up the end of this.
+    done = subprocess.run(
+        [sys.executable, "-c", GONE], capture_output=True, timeout=30, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.long

@@ -128,9 +128,9 @@ class Watching:
         self._doom.take()
 
 
-def live(plan: Plan, device: int, folder: Path, events: int) -> None:
+def live(plan: Plan, device: int, folder: Path, events: int, warden: int) -> None:
     """Be a device, until this process is ended."""
-    confine.follow_parent(os.getppid(), signal.SIGKILL)
+    confine.follow_parent(warden, signal.SIGKILL)
     doom = Doom(None)
     source = Person(plan, device, folder, os.getpid())
     watch(doom)
@@ -206,6 +206,7 @@ class Warden:
     def start(self, device: int) -> None:
         """A device, where it was left."""
         told, events = os.pipe()
+        warden = os.getpid()
         process = os.fork()
         if not process:
             try:
@@ -214,7 +215,7 @@ class Warden:
                 for other in self.alive | set(self.left_behind):
                     if other.events >= 0:
                         os.close(other.events)
-                live(self.plan, device, Path(self.plan.folder) / str(device), events)
+                live(self.plan, device, Path(self.plan.folder) / str(device), events, warden)
             finally:
                 os._exit(1)
         os.close(events)

@@ -54,7 +54,7 @@ def follow_parent(parent: int, number: signal.Signals) -> None:
     """Get a signal once the parent is gone, even if it is gone already.
 
     Args:
-        parent: its process id.
+        parent: its process id, asked for before the fork.
         number: the signal.
     """
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)

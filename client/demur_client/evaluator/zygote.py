@@ -55,11 +55,12 @@ def keep(
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     confine.silence()
+    keeper = os.getpid()
     while True:
         zygote = os.fork()
         if not zygote:
             try:
-                _be_zygote(channel, source, limits)
+                _be_zygote(channel, source, limits, keeper)
             finally:
                 os._exit(1)
         _, status = os.waitpid(zygote, 0)
@@ -69,10 +70,14 @@ def keep(
 
 
 def _be_zygote(
-    channel: socket.socket, source: DataSource | ExampleSource, limits: EvaluationLimits
+    channel: socket.socket,
+    source: DataSource | ExampleSource,
+    limits: EvaluationLimits,
+    keeper: int,
 ) -> NoReturn:
     """Take orders. Nothing here depends on what evaluations do."""
-    confine.follow_parent(os.getppid(), signal.SIGKILL)
+    zygote = os.getpid()  # asked for before each fork: a child may begin when its parent is gone
+    confine.follow_parent(keeper, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     signal.pthread_sigmask(signal.SIG_BLOCK, [_PARENT_GONE])
     models: dict[bytes, DefinedModel] = {}
@@ -92,7 +97,7 @@ def _be_zygote(
                 channel.close()
                 board = Board(handles[0], length=length)
                 work = partial(_evaluate, board, handles, study_bytes, models, source)
-                _supervise(work, board, limits, ended, fill_from, fill_to)
+                _supervise(work, board, limits, ended, fill_from, fill_to, zygote)
         except OSError:  # no process or memory for it now: the round gets cover
             pass
         finally:
@@ -153,17 +158,18 @@ def _supervise(
     ended: float,
     fill_from: float,
     fill_to: float,
+    zygote: int,
 ) -> NoReturn:
     """See one evaluation through. Whatever goes wrong here, the sender does not notice."""
     try:
-        zygote, base_bytes = os.getppid(), confine.address_space()
+        supervisor, base_bytes = os.getpid(), confine.address_space()
         confine.follow_parent(zygote, _PARENT_GONE)
         confine.adopt_descendants()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         evaluation = os.fork()
         if not evaluation:
             try:
-                confine.follow_parent(os.getppid(), signal.SIGKILL)
+                confine.follow_parent(supervisor, signal.SIGKILL)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [_PARENT_GONE])
                 confine.confine(limits, base_bytes=base_bytes)
                 evaluate()
@@ -205,12 +211,12 @@ def _fill(board: Board, start: float, stop: float, zygote: int) -> list[int]:
     if not stop > start:
         return []
     _sleep_until(start, zygote)
-    fillers = []
+    fillers, supervisor = [], os.getpid()
     for processor in os.sched_getaffinity(0) if os.getppid() == zygote else ():
         filler = os.fork()
         if not filler:
             try:
-                confine.follow_parent(os.getppid(), signal.SIGKILL)
+                confine.follow_parent(supervisor, signal.SIGKILL)
                 os.sched_setaffinity(0, {processor})
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
                 while time.monotonic() < stop and not board.acknowledged:
