@@ -36,6 +36,7 @@ ANSWERS = 3  #: plain answers that its budget holds, and half of one more
 EXPONENT = -14  #: of the grid of running counts
 SHOWN = 16.0  #: standard deviations of a state of 1 in its first word, hence 8 in the second
 STEEP = 12.0  #: standard deviations of a gradient at its clip: two of them fit
+GRADIENT_SLOT_MS = 1000  #: a gradient takes longer to evaluate than a number
 HELD = 60  #: σ²; would fit beside the first word, and not beside the second, which is held
 
 
@@ -139,7 +140,7 @@ def _gradient(study: Defined[Study], number: int) -> Asked:
         dimension=dimension_of(MODEL),
         sigma=1 / STEEP,
         grid_exponent=EXPONENT,
-        answer_after_ms=SLOT_MS,
+        answer_after_ms=GRADIENT_SLOT_MS,
     )
     gradient = person_gradient(MODEL.value, *EXAMPLES)[0]
     due = np.rint(gradient / np.linalg.norm(gradient) * 2.0**-EXPONENT).astype(int)
