@@ -14,10 +14,18 @@ imported what a device depends on.
 
 **First report**: from the start of a device's process until a collector on this machine has counted
 its report.
+
+**The evaluator**, in a process that has imported what a device does. A value is there as soon as it is seen,
+from a source that knows it at once; the floor is a bare fork of the same process. An evaluation that burns
+is gone once the system knows no such process any more, while other processes burn on every processor; it is counted from
+the time at which the evaluation is to end. Reports are late by what they leave after their slot, while their
+source burns. The memory of the evaluator's own processes between rounds is proportional (PSS): a page that it shares with the
+device counts by half, since that is what the machine has less of. All times are with the machine as it is.
 """
 
 import argparse
 import io
+import json
 import operator
 import os
 import sqlite3
@@ -31,6 +39,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import numpy as np
 
 from cases_floors import measure_disk
 from demur_client.ledger.counter import FileCounter
@@ -56,7 +65,12 @@ SHARE_BAR = 0.7  #: of bare commits
 SIZE_BAR_MB = 2.0
 MEMORY_BAR_MIB = 60.0
 FIRST_REPORT_BAR_S = 1.0
+VALUE_BAR_MS = 5.0  #: median
+GONE_BAR_MS = 40.0  #: largest
+LATE_BAR_MS = 10.0  #: 99 %
+EVALUATOR_BAR_MB = 30.0
 PROCESS = Path(__file__).parent / "device_process.py"
+EVALUATOR = Path(__file__).parent / "evaluator_process.py"
 
 STUDY = define_study(
     design_study(
@@ -266,13 +280,51 @@ def run_process(*arguments: str) -> tuple[float, float]:
     return peak, worked
 
 
+def measure_evaluator(rounds: int) -> list[Figure]:
+    """How fast it is, how surely it ends, what it weighs."""
+    command = [sys.executable, str(EVALUATOR), str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    found = json.loads(done.stdout)
+    forks, values, late, ends = (
+        1000 * np.array(found[name]) for name in ("forks", "values", "late", "ends")
+    )
+    figures = [
+        ("round to value, median", np.median(values), VALUE_BAR_MS, np.median(forks)),
+        ("round to value, 99 %", np.quantile(values, 0.99), None, np.quantile(forks, 0.99)),
+        ("its end to its process gone, median", np.median(ends), None, None),
+        ("its end to its process gone, largest", ends.max(), GONE_BAR_MS, None),
+        ("report after its slot, median", np.median(late), None, None),
+        ("report after its slot, 99 %", np.quantile(late, 0.99), LATE_BAR_MS, None),
+    ]
+    return [
+        *(
+            Figure(
+                name=name,
+                value=float(value),
+                unit="ms",
+                better="lower",
+                bar=bar,
+                floor=None if floor is None else float(floor),
+            )
+            for name, value, bar, floor in figures
+        ),
+        Figure(
+            name="memory of the evaluator, PSS",
+            value=found["memory_mib"] * (1 << 20) / 1e6,
+            unit="MB",
+            better="lower",
+            bar=EVALUATOR_BAR_MB,
+        ),
+    ]
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="what a device costs")
     parser.add_argument("--folder", type=Path, default=OUT, help="on the disk to be measured")
     parser.add_argument("--quick", action="store_true", help="a few bursts: no figure counts")
     options = parser.parse_args()
-    bursts, runs = (3, 1) if options.quick else (31, 7)
+    bursts, runs, rounds = (3, 1, 10) if options.quick else (31, 7, 200)
     options.folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as kept:
         folder = Path(kept)
@@ -280,6 +332,8 @@ def main() -> None:
         figures = measure_seals(folder, bursts=bursts)
         sizes, largest = measure_size()
         figures += sizes + anyio.run(lambda: measure_process(folder, runs=runs))
+        if sys.platform == "linux":
+            figures += measure_evaluator(rounds)
     publish("device", figures)
     print(disk.verdict)
     print("largest files:", "; ".join(largest))
