@@ -101,7 +101,7 @@ from demur_proto.models import features as feature_maps
 from demur_proto.samplers import discrete_gaussian as discrete_gaussian_sampler
 from demur_proto.samplers import discrete_laplace as discrete_laplace_sampler
 from demur_proto.samplers import exact, rounded_gaussian, rounded_laplace
-from demur_proto.study import Measure, MechanismFamily, Policy, View
+from demur_proto.study import Measure, MechanismFamily, Policy, Purpose, View
 from demur_server.training import averages, optimisers, stopping
 from demur_sim import float_charges
 from demur_sim.baselines import (
@@ -323,7 +323,7 @@ EXAMPLES: dict[str, Example] = {
     "accuracy.supremum_radius": example(dimension=3, failure=0.1),
     "accuracy.supremum_radius_bound": example(dimension=3, failure=0.1),
     "asking.next_error_count": example(
-        study=DEFINED,
+        study=define_study(dataclasses.replace(DEFINED.value, purpose=Purpose.ERRORS)),
         model_hash=bytes(32),
         number=1,
         parameters=1,
@@ -347,7 +347,7 @@ EXAMPLES: dict[str, Example] = {
         signed=["grid_exponent"],
     ),
     "asking.next_halt_count": example(
-        study=DEFINED,
+        study=define_study(dataclasses.replace(DEFINED.value, purpose=Purpose.HALTS)),
         halted_study=bytes(32),
         segment=SEGMENT,
         number=1,
@@ -409,6 +409,7 @@ EXAMPLES: dict[str, Example] = {
         mechanism=gaussian.GaussianLinear.of(STUDY, PREFIX),
         totals=[estimates.RoundTotal(sum=3, reports=900)],
         energy=1 << 40,
+        added=True,
     ),
     "everyone.Measured": example(estimate=3.0, standard_error=2.0, bias=1.0, signed=["estimate"]),
     "everyone.everyone_interval": Example(
@@ -567,6 +568,7 @@ EXAMPLES: dict[str, Example] = {
         dishonest=0,
         horizon=546,
         maximum_dimension=1,
+        purpose=Purpose.ERRORS,
         signed=["grid_exponent"],
         aliases={"grid_exponent": "base_grid_exponent"},
     ),
@@ -1007,6 +1009,7 @@ ELSEWHERE = {
     "following.counting_of": "takes a round",
     "missing.sampling_factors": "inner loop over arrays; who calls it checks what comes in",
     "windows.OverWindows": "only holds what over_windows found",
+    "everyone.Measured.of": "takes a release; its tests give wrong indices",
     "everyone.EveryoneInterval": "only holds what everyone_interval found",
     "states.changes_wanted": "takes people's values, of which any may be wrong",
     "budget.decide": "inner loop over arrays; filters check what comes in",
@@ -1075,6 +1078,8 @@ ELSEWHERE = {
     "rounded_gaussian.RoundedGaussianSampler": SAMPLERS,
     "rounded_gaussian.RoundedGaussianSampler.draw": SAMPLERS,
     "of_round.check_family": "takes a study and a kind of query",
+    "of_round.check_kind": "takes a study and a kind of query",
+    "of_round.check_purpose": "takes a study and a kind of query",
     "of_round.guarantee_for": "takes a study and a query",
     "of_round.mechanism_for": "takes a study and a round",
     "of_round.mechanism_of": "takes a study and a query",

@@ -14,7 +14,7 @@ neighbour and between any two people, and every number is rounded to the safe si
 
 CHECK = """\
 Check that this implementation reproduces vector files, family by family. The exit status is 0 only
-if every family of every file is known and every case holds. docs/vectors.md describes the files."""
+if every family and case of every file is known, and every case holds. docs/vectors.md describes the files."""
 
 GIVEN = ("mu", "rho", "pure", "renyi", "order", "sigma", "answers", "clip", "epsilon", "delta")
 

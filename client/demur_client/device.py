@@ -18,6 +18,7 @@ from demur_client.sources import (
 )
 from demur_proto.arrays import Values, Words
 from demur_proto.continual.following import check_follows
+from demur_proto.continual.payable import check_payable
 from demur_proto.definition import Defined, report_id
 from demur_proto.errors import ParameterError
 from demur_proto.gradients import check_model, model_of
@@ -28,7 +29,7 @@ from demur_proto.models.definition import DefinedModel
 from demur_proto.noise import Sampler
 from demur_proto.round import CountingQuery, HaltCount, ModelQuery, Round
 from demur_proto.samplers.exact import ExactSampler
-from demur_proto.study import Policy, Study
+from demur_proto.study import Policy, Purpose, Study
 from demur_proto.v1 import report_pb2
 from demur_proto.words import encode_words
 
@@ -51,6 +52,7 @@ class Device:
     Raises:
         ParameterError: the secret is not 32 bytes, or comes with a ledger, which has one; or a
             lifetime cap cannot measure the study.
+        PolicyError: the ledger cannot agree to the study beside its others (`Ledger.agree`).
         StorageError: the study cannot be kept.
     """
 
@@ -90,7 +92,8 @@ class Device:
     def begin(self, asked: Defined[Round]) -> bool:
         """Note for good that a round is about to be evaluated, and say whether it may be.
 
-        Where this is False nothing is evaluated, and `report` gives what it must: see `Ledger.begin`.
+        Where this is False nothing is evaluated, and `report` gives what it must: see `Ledger.begin`. A halt
+        count asks for no data of the owner's, so nothing is noted: after a restart its answer is still true.
 
         Args:
             asked: a round of this device's study.
@@ -99,6 +102,8 @@ class Device:
             ParameterError, StateError, StorageError: as `report`.
         """
         self.check(asked)
+        if isinstance(asked.value.query, HaltCount):
+            return False
         return self.ledger.begin(asked)
 
     def evaluate(
@@ -123,7 +128,7 @@ class Device:
         self.check(asked)
         query = asked.value.query
         if isinstance(query, HaltCount):
-            return self._ever_covered_in(query.halted_study, noted)
+            return self._ever_covered_in(query.halted_study)
         if isinstance(query, ModelQuery):  # refused before any data are looked at
             if model is None:
                 raise ParameterError("model", model, "the one that the round names")
@@ -142,7 +147,7 @@ class Device:
             asked: a round of this device's study.
             value: what `evaluate` gave; None, or another shape, for a cover report, or for no
                 change in a running count. Whatever it is, a round that an earlier process began is
-                answered so, for nothing.
+                answered so, for nothing; and a halt count with what the ledger knows.
             note: what went wrong in `evaluate`, for the owner's eyes. Secret.
 
         Raises:
@@ -187,7 +192,10 @@ class Device:
     def check(self, asked: Defined[Round]) -> Mechanism:
         """Refuse, for public reasons only, a round that breaks the contract.
 
-        One round for each number keeps a study within its horizon, whatever a collector sends.
+        One round for each number keeps a study within its horizon, whatever a collector sends. A control
+        question is refused where the ledger's `control_refusal` says why; a halt count also about a
+        study that this device does not take part in, and where its study could not pay for the change.
+        So whatever a device tells of halting is true.
         """
         number = asked.value.number
         if asked.value.study_hash != self.study.hash:
@@ -201,18 +209,35 @@ class Device:
             last = self.ledger.last_in_count(self.study.hash, count)
             if last is not None:
                 check_follows(asked.value, last)
-        return mechanism_for(self.study.value, asked.value)
+        mechanism = mechanism_for(self.study.value, asked.value)
+        if answered is None and self.study.value.purpose is not Purpose.DATA:
+            self._check_control(asked.value)
+        return mechanism
 
-    def _ever_covered_in(self, study_hash: bytes, noted: Noted | None) -> Values | None:
+    def _check_control(self, asked: Round) -> None:
+        """Refuse a control question to which this device might not be able to say what is true."""
+        refusal = self.ledger.control_refusal
+        if refusal:
+            expected = f"of another study: this device answers no control questions ({refusal})"
+            raise ParameterError("round", asked.number, expected)
+        if isinstance(asked.query, HaltCount):
+            halted = asked.query.halted_study
+            if halted not in [study.hash for study in self.ledger.studies()]:
+                expected = "about a study that this device takes part in"
+                raise ParameterError("round", asked.number, expected)
+            check_payable(self.study.value, asked, self.ledger.counts(self.study.hash))
+
+    def _ever_covered_in(self, study_hash: bytes) -> Values | None:
         flag = self.ledger.ever_covered(study_hash)
-        if flag is None and noted is not None:
-            noted("this device takes no part in the study that is asked about")
-        return None if flag is None else np.array([[float(flag)]])
+        return None if flag is None else np.array([[float(flag)]])  # None: forgotten just now
 
     def _made(
         self, asked: Defined[Round], mechanism: Mechanism, value: Values | None, purse: Purse
     ) -> report_pb2.Report:
-        if purse.stopped:
+        query = asked.value.query
+        if isinstance(query, HaltCount):  # whatever was evaluated: nothing may tell another story
+            value = self._ever_covered_in(query.halted_study)
+        elif purse.stopped:
             value = None
         numbers, failed = _as_numbers(value, shape=(1, asked.value.query.value_length))
         purse.whole = not failed and bool(mechanism.sound(numbers)[0])

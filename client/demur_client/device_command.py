@@ -191,6 +191,7 @@ def run_status(options: argparse.Namespace) -> int:
             }
             for study in ledger.studies()
         ],
+        "control_refusal": ledger.control_refusal or None,
     }
     _say(options, fields, explain.status_text(fields))
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 from demur_client.ledger.base import Answered, Ledger
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import DemurError
-from demur_proto.outward import text_up
+from demur_proto.guarantee import guarantee_of, largest_report_mu
 from demur_proto.round import (
     CountingQuery,
     Feature,
@@ -21,7 +21,7 @@ from demur_proto.round import (
     Query,
     Round,
 )
-from demur_proto.study import Measure, Study
+from demur_proto.study import Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -169,16 +169,18 @@ def study_fields(study: Defined[Study]) -> dict[str, Any]:
         "epsilon": value.epsilon,
         "delta": value.delta,
         "minimum_cohort": value.minimum_cohort,
+        "purpose": str(value.purpose),
+        "guarantee": _statement(value),
     }
 
 
+def _statement(study: Study) -> str:
+    """What the study promises, in the words in which everything states it."""
+    return guarantee_of(study, per_report_mu=largest_report_mu(study)).statement
+
+
 def _heading(study: Defined[Study]) -> str:
-    value = study.value
-    symbol = "μ" if value.measure is Measure.GDP else "ρ"
-    return (
-        f"study {value.name!r}, view {value.view}: epsilon {text_up(value.epsilon)}, "
-        f"delta {text_up(value.delta)}, zero-out; budget {symbol} = {text_up(value.budget)}"
-    )
+    return f"study {study.value.name!r}: {_statement(study.value)}"
 
 
 def _asked(definition: bytes, study: Defined[Study]) -> str:
@@ -247,10 +249,11 @@ def status_text(fields: Mapping[str, Any]) -> str:
     lines.append(f"features: {', '.join(fields['features']) or 'none'}")
     for study in fields["studies"]:
         lines.append(
-            f"study {study['study']!r} {study['hash'][:16]}, view {study['view']}, "
-            f"epsilon {text_up(study['epsilon'])}, delta {text_up(study['delta'])}: "
-            f"round {study['rounds_reached']} reached, {study['reports_to_send']} to be sent"
+            f"study {study['study']!r} {study['hash'][:16]}: round {study['rounds_reached']} reached, "
+            f"{study['reports_to_send']} to be sent\n    {study['guarantee']}"
         )
     if not fields["studies"]:
         lines.append("it takes part in no study yet")
+    if fields["control_refusal"]:
+        lines.append(f"it answers no control questions: {fields['control_refusal']}")
     return "\n".join(lines)

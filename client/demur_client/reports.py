@@ -64,21 +64,22 @@ def answer_fields(answer: Answer, given: Mapping[str, float | None]) -> dict[str
 def findings_text(findings: Sequence["Finding"]) -> str:
     """What `demur check-vectors` found, for people."""
     several = len({finding.file for finding in findings}) > 1
-    lines = [["family", "cases", "worst error", "failures"]]
+    lines = [["family", "cases", "worst error", "failures", "unknown"]]
     details: list[str] = []
     for finding in findings:
         name = f"{finding.file}: {finding.family}" if several else finding.family
         verdict = finding.verdict
         if verdict is None:
-            lines.append([name, "-", "-", "unknown"])
+            lines.append([name, "-", "-", "-", "the family"])
             continue
         worst = "-" if verdict.worst is None else f"{verdict.worst:.1e}"
         count = f"{len(verdict.failures):,}" if verdict.cases else "no cases"
-        lines.append([name, f"{verdict.cases:,}", worst, count])
-        details += verdict.failures[:SHOWN_FAILURES]
-        hidden = len(verdict.failures) - SHOWN_FAILURES
-        if hidden > 0:
-            details.append(f"{finding.family}: {hidden:,} more (--json lists all)")
+        lines.append([name, f"{verdict.cases:,}", worst, count, f"{len(verdict.unknown):,}"])
+        for found, mark in ((verdict.failures, ""), (verdict.unknown, "unknown: ")):
+            details += [f"{mark}{line}" for line in found[:SHOWN_FAILURES]]
+            hidden = len(found) - SHOWN_FAILURES
+            if hidden > 0:
+                details.append(f"{mark}{finding.family}: {hidden:,} more (--json lists all)")
     failed = [finding.family for finding in findings if not finding.holds]
     cases = sum(finding.verdict.cases for finding in findings if finding.verdict)
     if failed:
@@ -107,6 +108,7 @@ def _finding_fields(finding: "Finding") -> dict[str, Any]:
         "cases": 0 if verdict is None else verdict.cases,
         "worst_relative_error": _finite(worst),
         "failures": [] if verdict is None else list(verdict.failures),
+        "unknown": [] if verdict is None else list(verdict.unknown),
     }
 
 

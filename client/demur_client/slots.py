@@ -2,17 +2,15 @@
 
 import math
 import time
-from typing import final
 
 import anyio
 
 from demur_client.device import Device
 from demur_client.evaluator.base import READY, Evaluation, Evaluator, NoValue, Slot
-from demur_proto.arrays import Values
 from demur_proto.definition import Defined
 from demur_proto.errors import PolicyError
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import HaltCount, Round
+from demur_proto.round import Round
 from demur_proto.v1.report_pb2 import Report
 
 ROUNDED_UP_S = 0.002  #: event loops round waits up to whole milliseconds, and wake late
@@ -75,10 +73,8 @@ async def report_in_slot(
         StateError, StorageError: as `Device.report`.
     """
     slot = Slot(received_s=time.monotonic(), length_s=slot_ms / 1000) if slot_ms else None
-    evaluation: Evaluation = _AskedLedger(device, asked)
-    if not device.begin(asked):
-        evaluation = NoValue("")  # the ledger says why
-    elif not isinstance(asked.value.query, HaltCount):
+    evaluation: Evaluation = NoValue("")  # the ledger says why, or has what a halt count asks for
+    if device.begin(asked):
         evaluation = evaluator.begin(device, asked, model, slot=slot)
     if slot:
         await _until(slot.ended_s)
@@ -99,17 +95,3 @@ async def _until(when: float) -> None:
     """
     await anyio.sleep(max(0.0, when - ROUNDED_UP_S - time.monotonic()))
     time.sleep(max(0.0, when - time.monotonic()))  # noqa: ASYNC251  for 2 ms at most, at a public time
-
-
-@final
-class _AskedLedger(NoValue):
-    """What a halt count asks for: the ledger, not the owner's data."""
-
-    def __init__(self, device: Device, asked: Defined[Round]) -> None:
-        super().__init__("")
-        self._device, self._asked = device, asked
-
-    def taken(self) -> tuple[Values | None, str]:
-        notes: list[str] = []
-        value = self._device.evaluate(self._asked, noted=notes.append)
-        return value, "".join(notes)

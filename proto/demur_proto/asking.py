@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.of_round import (
-    check_family,
+    check_kind,
     mechanism_of,
     sized,
     weight_of,
@@ -61,7 +61,7 @@ def next_round(
     Raises:
         ParameterError: an argument is outside its range, or the study has no linear rounds.
     """
-    check_family(study.value, Linear)
+    check_kind(study.value, Linear)
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     matrix = None if weights is None else Weights.of(weights)
     coordinates = len(features) if matrix is None else matrix.dimension
@@ -113,6 +113,7 @@ def next_histogram(
     query = sized(
         Histogram(feature=feature, categories=categories, mechanism=mechanism, epsilon=epsilon)
     )
+    check_kind(study.value, Histogram)
     mechanism_of(study.value, query)
     return round_of(
         study,
@@ -149,9 +150,10 @@ def next_gradient(
         close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
 
     Raises:
-        ParameterError: an argument is outside its range, or the study has no sums of vectors.
+        ParameterError: an argument is outside its range, or the study has no sums of vectors, or is
+            for other questions.
     """
-    check_family(study.value, Gradient)
+    check_kind(study.value, Gradient)
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Gradient(
         model_hash=model_hash,
@@ -196,9 +198,10 @@ def next_error_count(
         close_unix_ms: when the collector closes the round; 0 leaves that to the analyst.
 
     Raises:
-        ParameterError: an argument is outside its range, or the study has no sums of vectors.
+        ParameterError: an argument is outside its range, or the study has no sums of vectors, or is
+            for other questions.
     """
-    check_family(study.value, ErrorCount)
+    check_kind(study.value, ErrorCount)
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = ErrorCount(
         model_hash=model_hash,
@@ -246,7 +249,7 @@ def next_prefix(
     Raises:
         ParameterError: an argument is outside its range, or the study has no running counts.
     """
-    check_family(study.value, Prefix)
+    check_kind(study.value, Prefix)
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = Prefix(
         feature=feature,
@@ -291,7 +294,7 @@ def next_halt_count(
     Raises:
         ParameterError: an argument is outside its range, or the study has no running counts.
     """
-    check_family(study.value, HaltCount)
+    check_kind(study.value, HaltCount)
     noise, exponent = _noise(study.value, sigma, grid_exponent)
     query = HaltCount(
         halted_study=halted_study,

@@ -32,7 +32,7 @@ from demur_proto.segment_messages import (
     segment_message,
     segment_value,
 )
-from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
+from demur_proto.study import Measure, MechanismFamily, Policy, Purpose, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.weights import Weights
 from demur_proto.words import WordType
@@ -55,6 +55,11 @@ FAMILIES = {
     MechanismFamily.GAUSSIAN: study_pb2.MECHANISM_FAMILY_GAUSSIAN,
     MechanismFamily.PURE: study_pb2.MECHANISM_FAMILY_PURE,
     MechanismFamily.MIXED: study_pb2.MECHANISM_FAMILY_MIXED,
+}
+PURPOSES = {
+    Purpose.DATA: study_pb2.PURPOSE_UNSPECIFIED,
+    Purpose.HALTS: study_pb2.PURPOSE_HALTS,
+    Purpose.ERRORS: study_pb2.PURPOSE_ERRORS,
 }
 RANDOMISERS = {
     Randomiser.KRR: round_pb2.RANDOMISER_KRR,
@@ -104,6 +109,7 @@ def define_study(study: Study) -> Defined[Study]:
         epsilon=study.epsilon,
         delta=study.delta,
         maximum_dimension=study.maximum_dimension,
+        purpose=PURPOSES[study.purpose],
     )
     definition = message.SerializeToString(deterministic=True)
     return Defined(study, definition, hash_definition(STUDY_TAG, definition))
@@ -136,6 +142,7 @@ def read_study(definition: bytes) -> Defined[Study]:
             dishonest=message.dishonest,
             horizon=message.horizon,
             maximum_dimension=message.maximum_dimension,
+            purpose=named(PURPOSES, message.purpose, "purpose"),
         )
     except ParameterError as error:
         raise WireError(f"not a valid study: {error}") from error
@@ -193,6 +200,9 @@ def define_round(asked: Round) -> Defined[Round]:
 def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
     """Read a round of a study from its bytes.
 
+    A control question in a study that is not for it can be read, as such rounds were asked before
+    studies said what they are for. Whether it may be asked and answered now is for `mechanism_for`.
+
     Raises:
         WireError: the bytes are no round, or not one of this study.
         UnsupportedError: a valid round of a kind that this version does not answer.
@@ -224,7 +234,7 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
             answer_after_ms=message.answer_after_ms,
             close_unix_ms=message.close_unix_ms,
         )
-        mechanism = mechanism_for(study.value, asked)
+        mechanism = mechanism_for(study.value, asked, kept=True)
         if message.dimension != mechanism.report_length:
             raise ParameterError(
                 "dimension", message.dimension, f"{mechanism.report_length}, a report's words"

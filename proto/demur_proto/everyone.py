@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.base import CONFIDENCE
+from demur_proto.mechanisms.base import CONFIDENCE, TWO_SIDED_QUANTILE
 from demur_proto.ranges import check_amount, check_delta
+from demur_proto.release import Release
 
 CLOSEST = 1e-9  #: to 0 and to 1, of probabilities that are asked for
 
@@ -30,6 +32,33 @@ class Measured:
         check_amount("estimate", size)
         check_amount("standard_error", self.standard_error)
         check_amount("bias", self.bias)
+
+    @classmethod
+    def of(cls, release: Release, *, index: int = 0) -> "Measured":
+        """One estimate of a release, with all by which its interval is wider than its noise.
+
+        Of a halt count that is what everybody may be worth who was missing from it
+        (`continual.estimates.running_estimate`): H⁺ covers them, whatever the reason.
+
+        Args:
+            release: of a sum or a running count; published, with intervals.
+            index: of the coordinate.
+
+        Raises:
+            ParameterError: it has no such estimate, or no interval ± something.
+        """
+        check_integer("index", index, 0, max(0, release.estimate.size - 1))
+        if not (release.estimate.size and release.half_width.size):
+            raise ParameterError("release", "no interval", "one that has an interval ± something")
+        error, half_width = (
+            float(each[index if each.size > 1 else 0])
+            for each in (release.standard_error, release.half_width)
+        )
+        return cls(
+            estimate=float(release.estimate[index]),
+            standard_error=error,
+            bias=max(0.0, half_width - TWO_SIDED_QUANTILE * error),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +93,11 @@ def everyone_interval(
     Args:
         active: the sum over those who answered.
         halted: how many people ever answered with less than their value; counted with or after the
-            sum, as a person who halted stays so.
+            sum, as a person who halted stays so. `Measured.of` its release covers those who were missing
+            from the count, up to its cohort, which must be everybody whom the sum is for.
         largest: C, the most that one value may be; of a running count, its bound; > 0, at most 1e15.
         signed: values, or what is missing of them, may be of either sign.
-        missing: devices that had no part in the count of those who halted, and for which it was not
-            scaled up; 0 to 1e15.
+        missing: devices beyond the cohort of the count of those who halted; 0 to 1e15.
         confidence: with which the interval holds; 1e-9 to 1 − 1e-9.
         share: of α that is for S_active; 1e-9 to 1 − 1e-9.
 

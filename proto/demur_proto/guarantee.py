@@ -1,6 +1,8 @@
 """The printed statement: what is promised, to whom, under which neighbour and view."""
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from demur_proto import pairs
 from demur_proto.errors import ParameterError
@@ -43,6 +45,31 @@ class Guarantee:
     per_report_epsilon: float | None  #: ε of one report on its own, if that is finite; nats
     per_report_pair_epsilon: float | None  #: the same between two arbitrary people
     statement: str  #: all of it in plain words
+
+
+def largest_report_mu(study: Study) -> float | None:
+    """μ of one report on its own, whatever the study asks for; None where its noise need not be Gaussian.
+
+    No answer costs more than the budget, so its norm is at most μ_B times the noise of the view, √(2ρ_B)
+    times in zcdp. A report has the share 1/√k of that noise, of k devices that split it: μ_B √k.
+
+    >>> from demur_proto.study import design_study
+    >>> local = design_study(name="x", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=9,
+    ...                      view=View.LOCAL)
+    >>> shared = design_study(name="x", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=9)
+    >>> round(largest_report_mu(local) / local.budget, 9)
+    1.0
+    >>> round(largest_report_mu(shared) / shared.budget, 9)  # the noise is split over 9 devices
+    3.0
+    """
+    if study.mechanism_family is not MechanismFamily.GAUSSIAN:
+        return None
+    budget = Fraction(study.budget)
+    squared = budget**2 if study.measure is Measure.GDP else 2 * budget
+    mu = math.sqrt(squared * study.noise_shares)
+    while Fraction(mu) ** 2 < squared * study.noise_shares:
+        mu = math.nextafter(mu, math.inf)
+    return mu
 
 
 def guarantee_of(

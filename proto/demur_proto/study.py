@@ -56,6 +56,19 @@ class MechanismFamily(StrEnum):
         return self is not MechanismFamily.GAUSSIAN
 
 
+class Purpose(StrEnum):
+    """What the questions of a study are for.
+
+    Control questions have studies of their own. In the study that they are about, a device that has
+    run out could not pay to answer them; and one kind in the study of the other could not be paid for
+    either, once that has spent the budget.
+    """
+
+    DATA = "data"  #: about people: every kind but the next two
+    HALTS = "halts"  #: control questions: halt counts, and nothing else
+    ERRORS = "errors"  #: control questions: error counts, and nothing else
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Everything a device agrees to before it answers.
@@ -82,6 +95,7 @@ class Study:
     dishonest: int = 0  #: how many of the minimum cohort may add no noise; < minimum_cohort
     horizon: int = 0  #: most rounds; 0 when not fixed beforehand
     maximum_dimension: int = 1  #: most coordinates, or categories, of one answer; >= 1
+    purpose: Purpose = Purpose.DATA  #: what its questions are for
 
     def __post_init__(self) -> None:
         check_text("name", self.name, longest=200)
@@ -98,6 +112,7 @@ class Study:
         check_integer("horizon", self.horizon, 0, OPEN_HORIZON - 1)
         check_integer("maximum_dimension", self.maximum_dimension, 1, (1 << 31) - 1)
         self._check_family()
+        self._check_purpose()
         spent = self.measure_delta + self.sampler_delta
         if not spent <= self.delta:
             raise ParameterError(
@@ -131,6 +146,16 @@ class Study:
                 raise ParameterError(
                     "policy", str(self.policy), "skip or retire: no category shrinks"
                 )
+
+    def _check_purpose(self) -> None:
+        """What control questions ask of the other fields."""
+        if self.purpose is Purpose.DATA:
+            return
+        if self.mechanism_family is not MechanismFamily.GAUSSIAN:
+            expected = f"gaussian in a study for {self.purpose}"
+            raise ParameterError("mechanism_family", str(self.mechanism_family), expected)
+        if self.purpose is Purpose.HALTS and self.policy is Policy.CLIP:
+            raise ParameterError("policy", "clip", "skip or retire in a study for halts")
 
     @property
     def budget_norm(self) -> Fraction:
@@ -195,6 +220,7 @@ _KINDS: Mapping[str, type[StrEnum]] = {
     "measure": Measure,
     "policy": Policy,
     "mechanism_family": MechanismFamily,
+    "purpose": Purpose,
 }
 
 
@@ -240,6 +266,7 @@ def design_study(
     dishonest: int = 0,
     horizon: int = 0,
     maximum_dimension: int = 1,
+    purpose: Purpose = Purpose.DATA,
 ) -> Study:
     """The study with the least noise in which `answers` full-clip answers fit each device.
 
@@ -260,6 +287,7 @@ def design_study(
         dishonest: how many of the minimum cohort may add no noise.
         horizon: most rounds; 0 when not fixed.
         maximum_dimension: most coordinates, or categories, of one answer.
+        purpose: what its questions are for: people's data, or control questions of one kind.
 
     Raises:
         ParameterError: an argument is outside its range.
@@ -313,6 +341,7 @@ def design_study(
         dishonest=dishonest,
         horizon=horizon,
         maximum_dimension=maximum_dimension,
+        purpose=purpose,
     )
 
 

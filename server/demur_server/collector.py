@@ -90,7 +90,8 @@ class Collector:
         Raises:
             WireError, UnsupportedError: the bytes define no round that this version answers.
             NotFoundError: its study does not exist, or the model that it names is not kept.
-            ParameterError: it asks for a running count, and breaks its segment.
+            ParameterError: its study is not for such questions, or it asks for a running count, and
+                breaks its segment.
             StateError: its number is not the next one, or its position in its segment is not.
         """
         study = self.study(study_hash_of(definition))
@@ -109,7 +110,7 @@ class Collector:
                     f"round {asked.value.number} cannot open: the next number is {len(rounds) + 1}"
                 )
             mechanism = mechanism_for(study.value, asked.value)
-            self._segments.check(asked.value, rounds)
+            self._segments.check(study.value, asked.value, rounds)
             if isinstance(asked.value.query, ModelQuery):
                 await self.models.check(asked.value.query)
             with anyio.CancelScope(shield=True):  # store and memory change together

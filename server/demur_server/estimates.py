@@ -14,7 +14,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
 from demur_proto.release import Release, Withheld
 from demur_proto.round import CountingQuery, Round
-from demur_proto.study import Study
+from demur_proto.study import Purpose, Study
 
 
 def make_release(
@@ -39,7 +39,7 @@ def make_release(
         open_access: they were taken from anybody.
         earlier: of the rounds before this one in a running count, in order.
     """
-    mechanism = mechanism_for(study.value, asked.value)
+    mechanism = mechanism_for(study.value, asked.value, kept=True)
     statement = guarantee_for(study.value, asked.value.query, open_access=open_access).statement
     withheld = _withheld(study.value, asked.value, reports, earlier)
     if withheld is not Withheld.NOTHING:
@@ -74,7 +74,7 @@ def make_release(
 
 
 def running_count(study: Study, asked: Round, totals: Sequence[RoundTotal]) -> Estimate:
-    """The running count after its rounds so far.
+    """The running count after its rounds so far; in a halt count with whoever was missing added.
 
     Args:
         study: the contract.
@@ -88,7 +88,12 @@ def running_count(study: Study, asked: Round, totals: Sequence[RoundTotal]) -> E
     if not isinstance(query, CountingQuery):
         raise ParameterError("query", type(query).__name__, "a Prefix or a HaltCount")
     energy = max(1, study.budget_units // asked.weight)  # all that one person can ever have sent
-    return running_estimate(query, GaussianLinear.of(study, query), totals, energy=energy)
+    # A halt count in another study is from before there were studies for them: what was released of it
+    # must still follow from its sums.
+    added = study.purpose is Purpose.HALTS
+    return running_estimate(
+        query, GaussianLinear.of(study, query), totals, energy=energy, added=added
+    )
 
 
 def _withheld(study: Study, asked: Round, reports: int, earlier: Sequence[Release]) -> Withheld:

@@ -102,7 +102,7 @@ class Register:
         live = LiveRound(
             study=study,
             asked=asked,
-            mechanism=mechanism_for(study.value, asked.value),
+            mechanism=mechanism_for(study.value, asked.value, kept=True),
             open_access=open_access,
             digest_key=None if key is None else prepare_key(key),
         )

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from demur_proto.continual.following import check_next, counting_of
+from demur_proto.continual.payable import check_payable
 from demur_proto.errors import StateError
 from demur_proto.release import Release
 from demur_proto.round import CountingQuery, Round
+from demur_proto.study import Study
 from demur_server.live import LiveRound
 from demur_server.store.base import Store
 
@@ -27,15 +29,17 @@ class Segments:
         before = [] if query is None else rounds_before(query, rounds, number=asked.number)
         return bool(before) and not before[-1].released
 
-    def check(self, asked: Round, rounds: Sequence[LiveRound]) -> None:
-        """Refuse a round that does not go on with its count.
+    def check(self, study: Study, asked: Round, rounds: Sequence[LiveRound]) -> None:
+        """Refuse a round that does not go on with its count, and a halt count that some could not pay for.
 
         Args:
+            study: the contract.
             asked: the round that is to open.
             rounds: all of its study so far, in order.
 
         Raises:
-            ParameterError: it differs from the count's other rounds.
+            ParameterError: it differs from the count's other rounds; or, in a halt count, a change in
+                each of the study's counts costs more than the study's budget.
             StateError: it is not the count's next position, or the one before it is open.
         """
         query = counting_of(asked)
@@ -43,6 +47,7 @@ class Segments:
             return
         before = rounds_before(query, rounds, number=asked.number)
         check_next(asked, [each.asked.value for each in before])
+        check_payable(study, asked, [each.asked.value for each in rounds])
         if self.waits(asked, rounds):
             raise StateError(
                 f"round {asked.number} cannot open before round {before[-1].number} of its running "

@@ -22,7 +22,7 @@ from demur_proto.continual.following import check_next, counting_of
 from demur_proto.definition import Defined, define_round
 from demur_proto.errors import StateError
 from demur_proto.gradients import dimension_of
-from demur_proto.mechanisms.of_round import check_family
+from demur_proto.mechanisms.of_round import check_kind
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
 from demur_proto.round import (
@@ -93,7 +93,7 @@ class CohortSession:
     ) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
-        check_family(self.study.value, Linear)
+        check_kind(self.study.value, Linear)
         question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
         if self._ended:
             raise StateError(ENDED)
@@ -114,7 +114,7 @@ class CohortSession:
     ) -> Release:
         """Ask every device for its category of a feature, and return the counts."""
         await anyio.lowlevel.checkpoint()
-        check_family(self.study.value, Histogram)
+        check_kind(self.study.value, Histogram)
         self._questions.check_category(feature)
         if self._ended:
             raise StateError(ENDED)
@@ -132,7 +132,7 @@ class CohortSession:
     async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
         """Ask every device for its gradient of a model, and return their noisy sum."""
         await anyio.lowlevel.checkpoint()
-        check_family(self.study.value, Gradient)
+        check_kind(self.study.value, Gradient)
         self._questions.check_model(model)
         if self._ended:
             raise StateError(ENDED)
@@ -153,7 +153,7 @@ class CohortSession:
     ) -> Release:
         """Ask every device for its owner's share of a model's errors, and return how many they are."""
         await anyio.lowlevel.checkpoint()
-        check_family(self.study.value, ErrorCount)
+        check_kind(self.study.value, ErrorCount)
         promised = self._questions.checked_error_count(model, on_grid=on_grid)
         if self._ended:
             raise StateError(ENDED)
@@ -179,7 +179,7 @@ class CohortSession:
     ) -> Release:
         """Ask every device what changed, and return the running count of a state."""
         await anyio.lowlevel.checkpoint()
-        check_family(self.study.value, Prefix)
+        check_kind(self.study.value, Prefix)
         self._questions.check_state(feature)
         if self._ended:
             raise StateError(ENDED)
@@ -197,7 +197,7 @@ class CohortSession:
     async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
         """Ask every device whether it ever gave another study less than its value."""
         await anyio.lowlevel.checkpoint()
-        check_family(self.study.value, HaltCount)
+        check_kind(self.study.value, HaltCount)
         if self._ended:
             raise StateError(ENDED)
         return self._released(

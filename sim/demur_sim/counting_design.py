@@ -9,7 +9,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import guarantee_for
 from demur_proto.round import Feature, HaltCount, Prefix
 from demur_proto.segments import Factorisation, Segment
-from demur_proto.study import Policy, Study, sampler_delta
+from demur_proto.study import Policy, Purpose, Study, sampler_delta
 from demur_proto.together import guarantee_together, split_target
 from demur_sim.scenario import Scenario
 from demur_sim.simulation import LARGEST_DIMENSION, horizons_of, study_of
@@ -85,6 +85,7 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
         factorisation=Factorisation.SQUARE_ROOT,
     )
     study, halts = (study_of(each, devices=devices, horizon=rounds) for each in (main, beside))
+    halts = replace(halts, purpose=Purpose.HALTS)
     mechanisms = [
         GaussianLinear.of(study, query_of(main, study, segment)),
         GaussianLinear.of(halts, _halts_query(halts, segment)),

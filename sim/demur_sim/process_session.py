@@ -11,7 +11,7 @@ from demur_proto.asking import next_halt_count, next_prefix
 from demur_proto.continual.following import check_next, counting_of
 from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
-from demur_proto.mechanisms.of_round import check_family
+from demur_proto.mechanisms.of_round import check_kind
 from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.release import Release
 from demur_proto.round import (
@@ -80,7 +80,7 @@ class ProcessSession:
         on_grid: bool | None = None,
     ) -> Release:
         """Put a question to every device, and return the release."""
-        check_family(self.study.value, Linear)
+        check_kind(self.study.value, Linear)
         question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
         return await self._released(
             lambda: self._analyst.open(
@@ -96,7 +96,7 @@ class ProcessSession:
         self, feature: Feature, *, categories: int, mechanism: Randomiser, epsilon: float
     ) -> Release:
         """Ask every device for its category of a feature, and return the counts."""
-        check_family(self.study.value, Histogram)
+        check_kind(self.study.value, Histogram)
         self._questions.check_category(feature)
         return await self._released(
             lambda: self._analyst.open_histogram(
@@ -106,7 +106,7 @@ class ProcessSession:
 
     async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
         """Ask every device for its gradient of a model, and return their noisy sum."""
-        check_family(self.study.value, Gradient)
+        check_kind(self.study.value, Gradient)
         self._questions.check_model(model)
         defined = define_model(model)
 
@@ -122,7 +122,7 @@ class ProcessSession:
         self, model: ModelDefinition, *, on_grid: bool | None = None
     ) -> Release:
         """Ask every device for its owner's share of a model's errors, and return how many they are."""
-        check_family(self.study.value, ErrorCount)
+        check_kind(self.study.value, ErrorCount)
         promised = self._questions.checked_error_count(model, on_grid=on_grid)
         defined = define_model(model)
 
@@ -141,7 +141,7 @@ class ProcessSession:
         admission: Admission = Admission.COMMIT,
     ) -> Release:
         """Ask every device what changed, and return the running count of a state."""
-        check_family(self.study.value, Prefix)
+        check_kind(self.study.value, Prefix)
         self._questions.check_state(feature)
         number = self._analyst.rounds + 1
         self._check_next(
@@ -155,7 +155,7 @@ class ProcessSession:
 
     async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
         """Ask every device whether it ever gave another study less than its value."""
-        check_family(self.study.value, HaltCount)
+        check_kind(self.study.value, HaltCount)
         self._check_halted(halted_study)
         number = self._analyst.rounds + 1
         self._check_next(next_halt_count(self.study, halted_study, segment, number=number))

@@ -220,11 +220,5 @@ def _everyone(release: Release, halted: Release) -> EveryoneInterval | None:
     if not (release.estimate.size and halted.estimate.size):  # one was withheld
         return None
     return everyone_interval(
-        _measured(release), _measured(halted), largest=float(BOUND), signed=True
-    )
-
-
-def _measured(release: Release) -> Measured:
-    return Measured(
-        estimate=float(release.estimate[0]), standard_error=release.standard_error_at(0)
+        Measured.of(release), Measured.of(halted), largest=float(BOUND), signed=True
     )

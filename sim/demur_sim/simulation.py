@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from demur_proto.checks import check_integer
 from demur_proto.continual.factors import change_norm
@@ -10,6 +11,7 @@ from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
 from demur_proto.histograms import design_histogram_study
 from demur_proto.segments import doubling
+from demur_proto.study import Purpose as StudyPurpose
 from demur_proto.study import Study, View, design_study
 from demur_sim.cohort_session import cohort_session
 from demur_sim.device_session import device_session
@@ -131,6 +133,7 @@ async def open_session(
     noise: Noise | str = Noise.SHARES,
     companions: Sequence[Study] = (),
     turnout: Turnout | None = None,
+    purpose: StudyPurpose = StudyPurpose.DATA,
 ) -> AsyncIterator[Session]:
     """A population that can be asked, for as long as the block lasts.
 
@@ -147,6 +150,8 @@ async def open_session(
         companions: other studies that the same people are in, as `session.companions` has them.
         turnout: who is there, where this is not the first study of its run; by default as the
             scenario's `presence` has it from the first round on.
+        purpose: what the session asks about: people's data, or control questions of one kind, which
+            other sessions and studies cannot ask.
 
     Raises:
         ParameterError: an argument is outside its range, or devices of which each is a process should
@@ -177,7 +182,8 @@ async def open_session(
         )
     present = None if there.presence.is_whole else there
     people = deal(scenario, population, seed=seed)
-    study = define_study(study_of(scenario, devices=people.devices, horizon=horizon))
+    contract = study_of(scenario, devices=people.devices, horizon=horizon)
+    study = define_study(replace(contract, purpose=purpose))
     questions = Questions(
         population=people,
         clip=scenario.clip,

@@ -24,7 +24,7 @@ from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Round
 from demur_proto.segments import Segment
-from demur_proto.study import Study, View, design_study
+from demur_proto.study import Purpose, Study, View, design_study
 from demur_server.collector import Collector
 from demur_server.serving import served
 from demur_server.store.memory import MemoryStore
@@ -57,7 +57,7 @@ class Person:
         return [[1.0]], [1]
 
 
-def a_study(name: str, *, answers: int = 9) -> Defined[Study]:
+def a_study(name: str, *, answers: int = 9, purpose: Purpose = Purpose.DATA) -> Defined[Study]:
     study = design_study(
         name=name,
         epsilon=1.0,
@@ -67,12 +67,15 @@ def a_study(name: str, *, answers: int = 9) -> Defined[Study]:
         view=View.LOCAL,
         grid_exponent=-15,
         maximum_dimension=4,
+        purpose=purpose,
     )
     return define_study(study)
 
 
-def rounds_of(sums: Defined[Study], models: Defined[Study], halts: Defined[Study]) -> list[Round]:
-    """Three rounds of each study: sums and a state, a model's gradient and errors, who halted."""
+def rounds_of(
+    sums: Defined[Study], models: Defined[Study], errors: Defined[Study], halts: Defined[Study]
+) -> list[Round]:
+    """Rounds of all kinds: sums and a state, a model's gradient, its errors, who halted."""
     first = Segment(horizon=3, cohort=1)
     begun = first.begun(1)
     later = (begun, begun.after(), begun.after().after())
@@ -84,18 +87,20 @@ def rounds_of(sums: Defined[Study], models: Defined[Study], halts: Defined[Study
         next_prefix(sums, STATE, first.begun(1), number=1),
         counts[0],
         next_gradient(models, SIGN.hash, number=1, dimension=4),
-        next_error_count(models, SIGN.hash, number=2, parameters=4),
+        next_error_count(errors, SIGN.hash, number=1, parameters=4),
         next_round(sums, [STATE], number=2, clip=1.0, on_grid=True),  # the segment holds too much
         counts[1],
         next_prefix(sums, STATE, later[1], number=3),
         counts[2],
-        next_error_count(models, SIGN.hash, number=3, parameters=4),
+        next_error_count(errors, SIGN.hash, number=2, parameters=4),
     ]
 
 
 async def test_an_agent_answers_every_kind_of_question_across_restarts(tmp_path: Path) -> None:
-    sums, models, halts = a_study("sums", answers=2), a_study("models"), a_study("halts")
-    studies = {each.hash: each for each in (sums, models, halts)}
+    sums, models = a_study("sums", answers=2), a_study("models")
+    errors = a_study("errors", purpose=Purpose.ERRORS)
+    halts = a_study("halts", purpose=Purpose.HALTS)
+    studies = {each.hash: each for each in (sums, models, errors, halts)}
     collector = Collector(MemoryStore(), open_access=True)
     for study in studies.values():
         await collector.create_study(study.definition)
@@ -103,7 +108,7 @@ async def test_an_agent_answers_every_kind_of_question_across_restarts(tmp_path:
     found: dict[tuple[str, int], list[float]] = {}
 
     async with served(collector, drain_s=0.1) as ports:
-        for asked in rounds_of(sums, models, halts):
+        for asked in rounds_of(sums, models, errors, halts):
             await collector.models.publish(
                 SIGN.hash, SIGN.definition
             )  # kept while a round names it
@@ -131,11 +136,11 @@ async def test_an_agent_answers_every_kind_of_question_across_restarts(tmp_path:
     assert {key: round(value, 3) for key, value in counts.items()} == {
         ("sums", 1): 1,  # the state
         ("halts", 1): 0,
-        ("models", 2): 1,  # the error
+        ("errors", 1): 1,  # the error
         ("sums", 2): 0,  # which is cover
         ("halts", 2): 1,
         ("sums", 3): 1,  # told to the end
         ("halts", 3): 1,
-        ("models", 3): 1,
+        ("errors", 2): 1,
     }
     assert np.linalg.norm(found["models", 1]) > 0.5

@@ -24,6 +24,7 @@ from demur_client.ledger.file import LedgerFile
 from demur_proto.credentials import write_token
 from demur_proto.definition import define_study
 from demur_proto.errors import AccessError
+from demur_proto.outward import text_up
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
 from demur_server.admin import make_tokens
@@ -250,6 +251,44 @@ def test_every_mistake_is_one_line_and_its_exit_status(
     assert done.err.startswith("demur: error: ")
     assert done.err.count("\n") == 1
     assert said in done.err
+
+
+@pytest.mark.parametrize("view", list(View))
+def test_status_and_explain_print_the_whole_guarantee_of_each_study(
+    view: View, home: Path, demur: Demur
+) -> None:
+    study = define_study(replace(STUDY, view=view, minimum_cohort=400))
+    with DeviceFolder(home / "demur-device").ledger() as ledger:
+        ledger.agree(study)
+
+    fields = json.loads(demur("status", "--json").out)
+    told, explained = demur("status").out, demur("explain").out
+    mine = json.loads(demur("explain", "--json").out)[0]
+
+    for said in (fields["studies"][0]["guarantee"], mine["guarantee"], told, explained):
+        assert "(1, 1e-06)-differential privacy" in said
+        for word in ("Unit: one device = one person", "Neighbour: zero-out", f"View: {view}: the"):
+            assert word in said
+        # 400 devices split the noise: one report has a twentieth of it.
+        trusted = f"its backups are trusted: one report on its own is only {text_up(20 * STUDY.budget, digits=2)}-GDP"
+        assert (trusted in said) is (view is View.AGGREGATE)
+    assert fields["control_refusal"] is None
+    assert "control questions" not in told
+
+
+def test_status_says_that_a_device_answers_no_control_questions_and_not_what_was_spent(
+    home: Path, demur: Demur
+) -> None:
+    study = define_study(STUDY)
+    with DeviceFolder(home / "demur-device").ledger() as ledger:
+        ledger.agree(study)
+    path = home / "demur-device" / "policy.toml"
+    path.write_text("lifetime_epsilon = 0.1\n" + POLICY)
+
+    refusal = json.loads(demur("status", "--json").out)["control_refusal"]
+
+    assert refusal == "a lifetime cap does not hold all that its studies have declared"
+    assert demur("status").out.endswith(f"it answers no control questions: {refusal}\n")
 
 
 def test_a_policy_with_a_mistake_keeps_the_device_from_running(home: Path, demur: Demur) -> None:

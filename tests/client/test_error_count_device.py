@@ -22,7 +22,7 @@ from demur_proto.histograms import design_histogram_study
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model
 from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Randomiser, Round
-from demur_proto.study import Policy, Study, design_study
+from demur_proto.study import Policy, Purpose, Study, design_study
 from demur_proto.words import WordType, decode_words
 from demur_server.collector import Collector
 from demur_server.serving import served
@@ -40,7 +40,14 @@ SIGN = define_model(
 
 
 def a_study(policy: Policy = Policy.SKIP, *, name: str = "wrong", **options: Any) -> Defined[Study]:
-    settings = {"answers": 2, "grid_exponent": -14, "maximum_dimension": 4, **options}
+    """Of errors, unless told otherwise."""
+    settings = {
+        "answers": 2,
+        "purpose": Purpose.ERRORS,
+        "grid_exponent": -14,
+        "maximum_dimension": 4,
+        **options,
+    }
     return define_study(
         design_study(
             name=name, epsilon=1.0, delta=1e-6, minimum_cohort=1, policy=policy, **settings
@@ -49,7 +56,7 @@ def a_study(policy: Policy = Policy.SKIP, *, name: str = "wrong", **options: Any
 
 
 STUDY = a_study()
-GRADIENTS = a_study(Policy.CLIP, name="gradients", grid_exponent=-15)
+GRADIENTS = a_study(Policy.CLIP, name="gradients", grid_exponent=-15, purpose=Purpose.DATA)
 
 
 def asking(number: int, *, study: Defined[Study] = STUDY, **options: Any) -> Defined[Round]:
@@ -255,10 +262,11 @@ def test_a_value_that_came_too_late_or_is_none_raises_the_flag(value: Values | N
     ("value", "flag"), [(0.0, False), (1.0, False), (0.3, True), (2.0, True), (OSError, True)]
 )
 def test_the_flag_knows_linear_values_that_are_none(value: Any, flag: bool) -> None:
+    study = a_study(name="sums", purpose=Purpose.DATA)
     asked = define_round(
-        next_round(STUDY, [Feature(name="active")], number=1, clip=1.0, on_grid=True)
+        next_round(study, [Feature(name="active")], number=1, clip=1.0, on_grid=True)
     )
-    device = Device(STUDY, Told(value), NoNoise())
+    device = Device(study, Told(value), NoNoise())
 
     device.report(asked, device.evaluate(asked))
 

@@ -24,7 +24,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.round import Randomiser, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.segments import Factorisation, Segment
-from demur_proto.study import Policy, Study
+from demur_proto.study import Policy, Purpose, Study
 from demur_proto.v1.report_pb2 import Report
 from ledger_kit import FULL, ask, histogram_study, quick_folder, spent_of, study_of
 
@@ -48,7 +48,10 @@ people = st.lists(
 def questions() -> list[tuple[Defined[Study], list[Defined[Round]]]]:
     """Rounds of every policy and kind, more than a budget holds."""
     plain = [study_of(policy, name=policy.name) for policy in Policy]
-    counted, halts = a_study(answers=2, name="counted"), a_study(answers=2, name="halts")
+    counted, halts = (
+        a_study(answers=2, name="counted"),
+        a_study(answers=2, name="halts", purpose=Purpose.HALTS),
+    )
     categories = histogram_study()
     numbers = range(1, TURNS + 1)
     part, asked = SEGMENT.begun(1), []

@@ -30,7 +30,7 @@ from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.round import Round
 from demur_proto.segments import Admission, Factorisation, Segment
-from demur_proto.study import Measure, Policy, Study
+from demur_proto.study import Measure, Policy, Purpose, Study
 from demur_proto.words import decode_words
 from ledger_kit import quick_folder
 
@@ -375,7 +375,10 @@ def test_what_was_held_is_told_to_the_end_though_the_owner_lowers_the_cap(quick:
 def test_that_an_answer_was_less_than_the_value_survives_a_restart_and_is_counted(
     quick: Path, value: Any
 ) -> None:
-    main, count = a_study(answers=1, name="main"), a_study(answers=3, name="halts")
+    main, count = (
+        a_study(answers=1, name="main"),
+        a_study(answers=3, name="halts", purpose=Purpose.HALTS),
+    )
     halts = halts_of(count, main, 3)
     words = []
     with LedgerFile(quick / "ledger") as ledger:
@@ -398,18 +401,20 @@ def counted(device: Device, asked: Defined[Round]) -> int:
     return word_of(device, asked, None if value is None else value[0, 0])
 
 
-def test_a_study_that_the_ledger_does_not_know_changes_nothing_and_is_said_to_the_owner() -> None:
-    main, count = a_study(name="main"), a_study(answers=3, name="halts")
-    device = a_device(count, MemoryLedger())
-    notes: list[str] = []
-
+def test_a_halt_count_about_a_study_that_the_device_is_not_in_is_refused_for_all_to_see() -> None:
+    main, count = a_study(name="main"), a_study(answers=3, name="halts", purpose=Purpose.HALTS)
+    ledger = MemoryLedger()
+    device = a_device(count, ledger)
     asked = halts_of(count, main, 2)[0]
-    value = device.evaluate(asked, noted=notes.append)
 
-    assert value is None
-    assert notes == ["this device takes no part in the study that is asked about"]
-    assert word_of(device, asked, None) == 0
-    assert device.ever_covered
+    with pytest.raises(ParameterError, match="about a study that this device takes part in"):
+        device.evaluate(asked)
+    with pytest.raises(ParameterError, match="about a study that this device takes part in"):
+        word_of(device, asked, 0)
+
+    assert not device.ever_covered
+    a_device(main, ledger)
+    assert counted(device, asked) == 0
 
 
 # ---- what cannot be believed, or is forgotten ------------------------------------------------
@@ -458,7 +463,10 @@ def test_a_ledger_that_falls_into_doubt_tells_nothing_more_of_what_it_has_begun(
 def test_forgetting_in_the_middle_of_a_segment_erases_what_was_told_and_all_stays_spent(
     quick: Path,
 ) -> None:
-    main, count = a_study(answers=9, name="main"), a_study(answers=3, name="halts")
+    main, count = (
+        a_study(answers=9, name="main"),
+        a_study(answers=3, name="halts", purpose=Purpose.HALTS),
+    )
     rounds = rounds_of(main, segment(4))
     with LedgerFile(quick / "ledger") as ledger:
         device = a_device(main, ledger)
@@ -470,7 +478,8 @@ def test_forgetting_in_the_middle_of_a_segment_erases_what_was_told_and_all_stay
         assert ledger.remaining_units(main.hash) == ledger.held_units(main.hash) == 0
         assert ledger.ever_covered(main.hash) is None
         assert ledger.last_in_count(main.hash, 1) is None
-        assert counted(a_device(count, ledger), halts_of(count, main, 1)[0]) == 0
+        with pytest.raises(ParameterError, match="a study that this device takes part in"):
+            counted(a_device(count, ledger), halts_of(count, main, 1)[0])
     files = [path.read_bytes() for path in quick.iterdir()]
     assert planned
     assert not any(f'"planned":{planned}'.encode() in content for content in files)

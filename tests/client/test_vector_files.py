@@ -26,9 +26,9 @@ def test_the_command_prints_cases_worst_error_and_failures(
 
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
-    assert lines[0].split() == ["family", "cases", "worst", "error", "failures"]
+    assert lines[0].split() == ["family", "cases", "worst", "error", "failures", "unknown"]
     assert lines[1].split()[0::3] == ["zcdp_to_dp", "0"]
-    assert "filter_traces             35            -         0" in lines
+    assert "filter_traces             35            -         0        0" in lines
     assert lines[-1] == "all 15 families hold, 159 cases"
 
 
@@ -51,6 +51,7 @@ def test_the_command_prints_json_for_programs(
         "holds": True,
         "cases": 5,
         "failures": [],
+        "unknown": [],
     }
     assert unknown["family"] == "new"
     assert (unknown["known"], unknown["holds"], unknown["cases"]) == (False, False, 0)
@@ -63,7 +64,7 @@ def test_an_unknown_family_is_named_and_fails(
 
     printed = capsys.readouterr().out
     assert code == 1
-    assert "brand_new      -            -   unknown" in printed
+    assert "brand_new      -            -         -  the family" in printed
     assert printed.endswith("1 of 1 families fail: brand_new\n")
 
 
@@ -110,15 +111,8 @@ MALFORMED = [
     ('{"a": {}, "a": {}}', "the name 'a' is there twice"),
     ('{"a": {"x": NaN}}', "NaN is not JSON"),
     ('{"a": {"x": Infinity}}', 'infinity is the text "inf"'),
-    ('{"vectors": [{"x": 1}]}', "vectors[0].mechanism must be a text"),
     ('{"a": {"x": ' + "9" * 5000 + "}}", "not JSON that can be read"),
     ('{"a": ' + "[" * 100_000, "nested too deeply"),
-    ('{"pure_to_zcdp": [{"zcdp_BS": 1}]}', "pure_to_zcdp[0] has no 'eps'"),
-    ('{"pure_to_zcdp": [{"eps": "a lot"}]}', "pure_to_zcdp[0].eps must be a number, got 'a lot'"),
-    ('{"pure_to_zcdp": [{"eps": true}]}', "pure_to_zcdp[0].eps must be a number, got True"),
-    ('{"mnist": [{"C": 1, "k": 1.5}]}', "mnist[0].k must be an integer, got 1.5"),
-    ('{"rdp_curves": [{"kind": "new", "params": {}}]}', "kind 'new' is not one"),
-    ('{"rdp_curves": [{"kind": "gaussian", "params": 3}]}', "params must be an object"),
 ]
 
 
@@ -132,6 +126,60 @@ def test_a_malformed_file_is_one_clear_error(text: str, message: str, tmp_path: 
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 200
+
+
+UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
+    ("pure_to_zcdp", {"zcdp_BS": 1}, " has no 'eps'"),
+    ("pure_to_zcdp", {"eps": "a lot"}, ".eps must be a number, got 'a lot'"),
+    ("pure_to_zcdp", {"eps": True}, ".eps must be a number, got True"),
+    ("mnist", {"C": 1, "k": 1.5}, ".k must be an integer, got 1.5"),
+    (
+        "rdp_curves",
+        {"kind": "new", "params": {}},
+        ".kind 'new' is not one that this implementation",
+    ),
+    ("rdp_curves", {"kind": "gaussian", "params": 3}, ".params must be an object, got 3"),
+    (
+        "charge_traces",
+        {"budget_units": "9", "policy": "lend"},
+        ".policy must be skip or retire or ",
+    ),
+    ("study_definitions", {"definition": "9a0101"}, ".definition must be a study"),
+]
+
+
+@pytest.mark.parametrize(("family", "case", "why"), UNKNOWN, ids=range(len(UNKNOWN)))
+def test_one_case_that_is_not_known_is_named_and_all_others_are_checked(
+    family: str, case: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = CASES[family]
+    others = {"zcdp_to_dp": ACCOUNTING["zcdp_to_dp"], "odometer_traces": CASES["odometer_traces"]}
+    path = written(tmp_path, {family: [good[0], case, *good[1:]], **others})
+
+    codes = check_vectors(path), check_vectors("--json", path)
+
+    *printed, last = capsys.readouterr().out.splitlines()
+    assert codes == (1, 1)
+    assert f"1 of 3 families fail: {family}" in printed
+    assert [line for line in printed if line.startswith(f"unknown: {family}[1]{why}")]
+    found = {each["family"]: each for each in json.loads(last)["families"]}
+    mine = found.pop(family)
+    assert (mine["holds"], mine["known"], mine["cases"]) == (False, True, len(good))
+    assert mine["failures"] == []
+    assert len(mine["unknown"]) == 1
+    assert mine["unknown"][0].startswith(f"{family}[1]{why}")
+    assert [each["holds"] for each in found.values()] == [True, True]
+
+
+def test_a_single_divergence_that_names_no_mechanism_is_named_and_all_others_are_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.loads((GOLDEN / "divergences.json").read_text())["vectors"]
+
+    code = check_vectors(written(tmp_path, {"vectors": [*good[:3], {"x": 1}, *good[3:]]}))
+
+    assert code == 1
+    assert capsys.readouterr().out.endswith(" families fail: vectors[3]\n")
 
 
 def test_a_file_that_cannot_be_read_is_one_clear_error(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model
 from demur_proto.models.softmax import Softmax
 from demur_proto.round import Round
-from demur_proto.study import design_study
+from demur_proto.study import Purpose, design_study
 
 DEADLINE_S = 10.0
 
@@ -29,6 +29,17 @@ STUDY = define_study(
         maximum_dimension=1 << 18,
     )
 )
+COUNTS = define_study(
+    design_study(
+        name="errors",
+        epsilon=1.0,
+        delta=1e-6,
+        answers=3,
+        minimum_cohort=2,
+        grid_exponent=-15,
+        purpose=Purpose.ERRORS,
+    )
+)
 MODEL = a_model()
 
 
@@ -37,4 +48,4 @@ def asking(model: DefinedModel, number: int = 1, *, dimension: int = 6) -> Defin
 
 
 def counting(model: DefinedModel, number: int = 1, *, parameters: int = 6) -> Defined[Round]:
-    return define_round(next_error_count(STUDY, model.hash, number=number, parameters=parameters))
+    return define_round(next_error_count(COUNTS, model.hash, number=number, parameters=parameters))

@@ -20,7 +20,7 @@ from demur_proto.models.examples import Examples
 from demur_proto.models.features import Pixels
 from demur_proto.models.softmax import Softmax
 from demur_proto.round import ErrorCount, Feature
-from demur_proto.study import Study, design_study
+from demur_proto.study import Purpose, Study, design_study
 from demur_proto.v1 import round_pb2
 from demur_proto.words import WordType
 
@@ -34,6 +34,7 @@ SIGN = define_model(
 
 def a_study(**changes: Any) -> Defined[Study]:
     options = {"grid_exponent": -14, "maximum_dimension": 1, "minimum_cohort": 4, **changes}
+    options.setdefault("purpose", Purpose.ERRORS)
     return define_study(design_study(name="wrong", epsilon=1.0, delta=1e-6, answers=3, **options))
 
 
@@ -72,12 +73,13 @@ def test_what_it_asks_is_in_field_21_by_the_wire_format_of_protobuf() -> None:
 
 
 def test_it_is_a_sum_of_one_number_of_clip_1_and_promises_what_that_does() -> None:
-    linear = next_round(STUDY, [Feature(name="wrong")], number=1, clip=1.0)
+    sums = a_study(purpose=Purpose.DATA)
+    linear = next_round(sums, [Feature(name="wrong")], number=1, clip=1.0)
 
-    assert mechanism_for(STUDY.value, ASKED.value) == mechanism_for(STUDY.value, linear)
+    assert mechanism_for(STUDY.value, ASKED.value) == mechanism_for(sums.value, linear)
     assert (ASKED.value.weight, ASKED.value.word_type) == (linear.weight, WordType.INT32)
     of_errors = guarantee_for(STUDY.value, ASKED.value.query)
-    assert of_errors == guarantee_for(STUDY.value, linear.query)
+    assert of_errors == guarantee_for(sums.value, linear.query)
 
 
 @pytest.mark.parametrize(

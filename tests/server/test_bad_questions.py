@@ -56,7 +56,7 @@ BAD: list[tuple[str, Put, str]] = [
         lambda a: a.open_histogram(X, categories=3, epsilon=1.0, **KRR),
         "^query must be linear",
     ),
-    ("itself", lambda a: a.open_halt_count(a.study.hash, SEGMENT), "^study_hash must be"),
+    ("itself", lambda a: a.open_halt_count(a.study.hash, SEGMENT), "^purpose must be halts"),
     ("waiting", lambda a: a.ask(X, timeout_s=math.nan), "^timeout_s must be a finite number > 0"),
 ]
 

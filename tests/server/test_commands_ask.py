@@ -361,9 +361,12 @@ async def cell():  # a notebook has a loop of its own
 asyncio.run(cell())
 """
 RUNNING = """
+from dataclasses import replace
 from demur_proto.segments import Segment
+from demur_proto.study import Purpose
 study = design_study(name=sys.argv[2], epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2)
 other = bytes(32)
+halts = replace(study, name=sys.argv[2] + " halts", purpose=Purpose.HALTS)
 with open_notebook(target, study, credential=secret) as notebook:
     print(notebook.next_of("x"))
     segment = Segment(horizon=2, cohort=2)
@@ -380,8 +383,9 @@ with open_notebook(target, study, credential=secret) as notebook:
     print(notebook.close(asked).withheld)
     release = notebook.ask_prefix(x, segment.following(1), reports=0)
     print(release.number, release.withheld)
+with open_notebook(target, halts, credential=secret) as notebook:
     print(notebook.ask_halt_count(other, segment, reports=0).number)
-    print(notebook.open_halt_count(other, segment.following(3)).value.query.segment.position)
+    print(notebook.open_halt_count(other, segment.following(1)).value.query.segment.position)
 """
 INTERRUPTED = """
 with open_notebook(target, study, credential=secret) as notebook:
@@ -462,7 +466,7 @@ async def test_a_notebook_asks_running_counts(server: Server) -> None:
         "round 1 of the running count is open; close it first: demur close HASH",
         "below_minimum_cohort",
         "2 below_minimum_cohort",
-        "3",
+        "1",
         "2",
     ]
 

@@ -35,7 +35,7 @@ from demur_server.gradients import mean_gradient
 from demur_server.service import CollectorService
 from demur_server.serving import Ports, served
 from demur_server.store.memory import MemoryStore
-from model_kit import DEADLINE_S, MODEL, STUDY, a_model, asking, counting
+from model_kit import COUNTS, DEADLINE_S, MODEL, STUDY, a_model, asking, counting
 
 # ---- over the wire -----------------------------------------------------------------------------
 
@@ -48,13 +48,21 @@ async def study(collector: Collector) -> Defined[Study]:
 @pytest.fixture
 async def collector() -> Collector:
     made = Collector(MemoryStore(), open_access=True)
-    await made.create_study(STUDY.definition)
+    for study in (STUDY, COUNTS):
+        await made.create_study(study.definition)
     return made
 
 
 @pytest.fixture
 async def analyst(ports: Ports) -> AsyncIterator[Analyst]:
     async with Analyst.create(f"127.0.0.1:{ports.analyst}", STUDY.value, answer_after_ms=0) as made:
+        yield made
+
+
+@pytest.fixture
+async def counts(ports: Ports) -> AsyncIterator[Analyst]:
+    """Of the study of errors."""
+    async with Analyst.create(f"127.0.0.1:{ports.analyst}", COUNTS.value) as made:
         yield made
 
 
@@ -140,14 +148,14 @@ async def test_a_round_about_no_model_or_one_of_another_size_is_refused_in_one_l
 
 
 async def test_an_error_count_names_a_published_model_and_states_its_size(
-    analyst: Analyst, collector: Collector, channel: grpc.aio.Channel
+    counts: Analyst, collector: Collector, channel: grpc.aio.Channel
 ) -> None:
     with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
-        await analyst.open_error_count(MODEL)
-    await analyst.publish_model(MODEL)
+        await counts.open_error_count(MODEL)
+    await counts.publish_model(MODEL)
     with pytest.raises(WireError) as caught:
         await collector.open_round(counting(MODEL, parameters=7).definition)
-    asked = await analyst.open_error_count(MODEL, on_grid=True)
+    asked = await counts.open_error_count(MODEL, on_grid=True)
 
     assert str(caught.value) == (
         "not a valid round: parameters must be 6, the number of the model's parameters, got 7"
@@ -156,24 +164,24 @@ async def test_an_error_count_names_a_published_model_and_states_its_size(
     assert query == ErrorCount(
         model_hash=MODEL.hash,
         parameters=6,
-        sigma=STUDY.value.base_sigma,
+        sigma=COUNTS.value.base_sigma,
         grid_exponent=-15,
         on_grid=True,
     )
     assert isinstance(query, ErrorCount)
     assert (await fetch_model(channel, query)).definition == MODEL.definition
     wide = a_model(3, inputs=100_000 // 4)
-    await analyst.publish_model(wide)
+    await counts.publish_model(wide)
     with pytest.raises(WireError, match="takes at most"):  # nobody fetches more than was stated
         await fetch_model(channel, replace(query, model_hash=wide.hash))
 
 
 @pytest.mark.parametrize("options", [{"reports": -1}, {"timeout_s": 0.0}])
 async def test_waiting_that_makes_no_sense_is_refused_before_anybody_is_asked(
-    analyst: Analyst, collector: Collector, options: dict[str, Any]
+    analyst: Analyst, counts: Analyst, collector: Collector, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ParameterError):
-        await analyst.ask_error_count(MODEL, **options)
+        await counts.ask_error_count(MODEL, **options)
     with pytest.raises(ParameterError):
         await analyst.ask_gradient(MODEL, **options)
 

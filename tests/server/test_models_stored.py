@@ -16,7 +16,7 @@ from demur_server.store.base import MOST_WAITING, Store
 from demur_server.store.durable import DurableStore
 from demur_server.store.side_door import sqlite_door
 from demur_server.store.sqlite import SqliteDatabase
-from model_kit import MODEL, STUDY, a_model, asking, counting
+from model_kit import COUNTS, MODEL, STUDY, a_model, asking, counting
 from store_kit import MemoryPlace, Place, PostgresPlace, PostgresServer, SqlitePlace
 
 
@@ -25,7 +25,8 @@ async def test_whoever_looks_at_rounds_sees_which_model_they_are_about(tmp_path:
     made = await DurableStore.open(SqliteDatabase(path))
     await made.add_study(STUDY)
     await keep(made, MODEL)
-    for asked in (asking(MODEL, 1), counting(MODEL, 2)):
+    await made.add_study(COUNTS)
+    for asked in (asking(MODEL, 1), counting(MODEL, 1)):
         await made.add_round(asked, sums_length=asked.value.query.dimension)  # type: ignore[union-attr]
     await made.close()
 
@@ -61,7 +62,8 @@ def place(request: pytest.FixtureRequest, quick_path: Path) -> Place:
 @pytest.fixture
 async def store(place: Place) -> AsyncIterator[Store]:
     made = await place.open()
-    await made.add_study(STUDY)
+    for study in (STUDY, COUNTS):
+        await made.add_study(study)
     yield made
     await made.close()
 
@@ -81,7 +83,7 @@ async def kept(store: Store, *models: DefinedModel) -> list[bool]:
 
 async def test_a_model_is_kept_until_the_last_open_round_about_it_closes(store: Store) -> None:
     await keep(store, MODEL, MODEL)
-    first, second = asking(MODEL, 1), counting(MODEL, 2)
+    first, second = asking(MODEL, 1), counting(MODEL, 1)
     await open_round(store, first)
     await open_round(store, second)
     await open_round(store, second)

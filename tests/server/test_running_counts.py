@@ -22,7 +22,7 @@ from demur_proto.errors import DemurError, ParameterError, StateError, WireError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature, Round
 from demur_proto.segments import Admission, Factorisation, Segment
-from demur_proto.study import Study
+from demur_proto.study import Purpose, Study
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
 from demur_server.estimates import make_release
@@ -104,7 +104,7 @@ async def test_devices_are_counted_over_grpc(
 
 async def test_those_who_ran_out_in_another_study_are_counted_over_grpc(ports: Ports) -> None:
     main = a_study(answers=2, minimum_cohort=2, name="main")
-    about = a_study(answers=3, minimum_cohort=2, name="halts")
+    about = a_study(answers=3, minimum_cohort=2, name="halts", purpose=Purpose.HALTS)
     owners = [Device(main, Steady([1.0]), NoNoise()), Device(main, Steady([0.0]), NoNoise())]
     beside = [Device(about, Steady([]), NoNoise(), ledger=each.ledger) for each in owners]
 

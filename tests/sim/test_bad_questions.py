@@ -58,7 +58,7 @@ BAD: list[tuple[str, Put, str]] = [
     ("state", lambda s: s.ask_prefix("value", SEGMENT), r"^feature must be Feature\(name"),
     ("position", lambda s: s.ask_prefix(X, SEGMENT.after(1)), "^position must be at most 1 in"),
     ("doubled", lambda s: s.ask_prefix(X, SEGMENT.after(1).doubled()), "^first_round must be a r"),
-    ("halts", lambda s: s.ask_halt_count(bytes(32), SEGMENT), "^halted_study must be a study that"),
+    ("halts", lambda s: s.ask_halt_count(bytes(32), SEGMENT), "^purpose must be halts in a study"),
 ]
 
 

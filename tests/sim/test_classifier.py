@@ -28,7 +28,7 @@ from demur_proto.models.definition import ModelDefinition, define_model
 from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Randomiser
 from demur_proto.segments import Admission, Factorisation, Segment
-from demur_proto.study import Measure, Policy, Study, View
+from demur_proto.study import Measure, Policy, Purpose, Study, View
 from demur_proto.v1 import report_pb2
 from demur_server.analyst import Analyst
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
@@ -118,6 +118,7 @@ class Case:
     people: Callable[[int], Any]
     ask: Callable[..., Any]
     silent: bool = True  #: a device could fall silent
+    purpose: Purpose = Purpose.DATA
 
 
 PLAIN = Scenario(name="plain", feature="value", budget=2, grid_exponent=-10, policy=Policy.SKIP)
@@ -154,7 +155,10 @@ CASES = {
         ask=partial(of_a_model, name="ask_gradient"),
     ),
     "error count": Case(
-        scenario=MODELS, people=examples, ask=partial(of_a_model, name="ask_error_count")
+        scenario=MODELS,
+        people=examples,
+        ask=partial(of_a_model, name="ask_error_count"),
+        purpose=Purpose.ERRORS,
     ),
     **{
         f"histogram by {mechanism}": Case(
@@ -193,7 +197,8 @@ def device_of(study: Defined[Study], people: Any, index: int, rng: np.random.Gen
 
 async def seen_of_devices(case: Case, *, seed: int) -> Messages:
     rng = np.random.default_rng(seed)
-    study = define_study(study_of(case.scenario, devices=DEVICES, horizon=ROUNDS))
+    contract = study_of(case.scenario, devices=DEVICES, horizon=ROUNDS)
+    study = define_study(replace(contract, purpose=case.purpose))
     people = case.people(DEVICES)
     mine = [device_of(study, people, index, rng) for index in range(DEVICES)]
 
@@ -233,7 +238,9 @@ async def test_whoever_ran_out_looks_like_everybody_else_when_halts_are_counted(
     """They are told by another study, whose device has the same ledger; the count is watched."""
     main = define_study(study_of(PLAIN, devices=DEVICES, horizon=ROUNDS))
     norm = change_norm(Factorisation.SQUARE_ROOT, horizon=ROUNDS, exponent=EXPONENT)
-    halts = a_study(answers=1, clip=norm, minimum_cohort=DEVICES, name="halts")
+    halts = a_study(
+        answers=1, clip=norm, minimum_cohort=DEVICES, name="halts", purpose=Purpose.HALTS
+    )
     people = CASES["linear"].people(DEVICES)
 
     async def ask(number: int, counting: Analyst, asking: Analyst) -> None:
@@ -275,6 +282,7 @@ async def seen_of_processes(case: Case, *, refusal: Refusal, devices: int) -> Me
             population=case.people(devices),
             horizon=ROUNDS,
             record=True,
+            purpose=case.purpose,
         ) as session:
             for number in range(1, ROUNDS + 1):
                 await case.ask(session, number, devices)

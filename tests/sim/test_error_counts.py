@@ -22,7 +22,7 @@ from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.softmax import Softmax
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
-from demur_proto.study import Policy, Study, design_study
+from demur_proto.study import Policy, Purpose, Study, design_study
 from demur_sim.cohort import Cohort
 from demur_sim.float_cohort import FloatCohort
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
@@ -53,7 +53,13 @@ def a_model(step: int = 1) -> ModelDefinition:
     return ModelDefinition(architecture=Softmax(inputs=INPUTS, classes=CLASSES), theta=theta)
 
 
-def a_study(policy: Policy = Policy.SKIP, *, answers: int = 2, cohort: int = 40) -> Defined[Study]:
+def a_study(
+    policy: Policy = Policy.SKIP,
+    *,
+    answers: int = 2,
+    cohort: int = 40,
+    purpose: Purpose = Purpose.ERRORS,
+) -> Defined[Study]:
     return define_study(
         design_study(
             name="errors",
@@ -64,6 +70,7 @@ def a_study(policy: Policy = Policy.SKIP, *, answers: int = 2, cohort: int = 40)
             grid_exponent=-15,
             maximum_dimension=PARAMETERS,
             policy=policy,
+            purpose=purpose,
         )
     )
 
@@ -99,18 +106,19 @@ class Coins:
 def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
     policy: Policy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study, of = a_study(policy), people(40)
+    purpose = Purpose.ERRORS if kind == "errors" else Purpose.DATA
+    study, of = a_study(policy, purpose=purpose), people(40)
     cohort = Cohort(study, of, seed=1, refusal=Refusal.COVER)
     devices = [Device(study, PersonExamples(of, each), Coins()) for each in range(40)]
     monkeypatch.setattr("demur_sim.cohort.FastSampler", lambda rng, *, widen: Coins())
 
     for number in range(1, 7):
-        asked = asking(study, number)
-        if kind == "gradients":
-            model_hash = define_model(a_model(number)).hash
-            asked = define_round(
-                next_gradient(study, model_hash, number=number, dimension=PARAMETERS)
-            )
+        model_hash = define_model(a_model(number)).hash
+        asked = (
+            asking(study, number)
+            if kind == "errors"
+            else define_round(next_gradient(study, model_hash, number=number, dimension=PARAMETERS))
+        )
         model = define_model(a_model(number))
         together = np.concatenate([each.words for each in cohort.answers(asked.value, model.value)])
         alone = [
@@ -131,7 +139,7 @@ def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
 
 
 def test_flags_go_on_with_a_checkpoint(pool: ThreadPoolExecutor) -> None:
-    study, of = a_study(Policy.CLIP), people(40)
+    study, of = a_study(Policy.CLIP, purpose=Purpose.DATA), people(40)
     cohort, later = (Cohort(study, of, seed=1, refusal=Refusal.COVER) for _ in range(2))
     asked = define_round(
         next_gradient(study, define_model(a_model()).hash, number=1, dimension=PARAMETERS)
@@ -180,7 +188,7 @@ def test_a_value_off_the_promised_grid_raises_the_flag_and_a_value_of_nothing_do
     pool: ThreadPoolExecutor,
 ) -> None:
     values = np.array([[0.0], [1.0], [0.5], [1 / 3], [3.0]])
-    study = a_study(cohort=5)
+    study = a_study(cohort=5, purpose=Purpose.DATA)
     cohort = Cohort(study, ArrayPopulation(values), seed=1, refusal=Refusal.COVER)
 
     asked = define_round(
@@ -234,20 +242,21 @@ COUNTING = Scenario(name="counting", policy=Policy.SKIP, budget=2, on_grid=False
 @asynccontextmanager
 async def session(devices: int, **options: Any) -> AsyncIterator[Session]:
     with anyio.fail_after(DEADLINE_S):
-        async with open_session(COUNTING, population=people(devices), **options) as made:
+        async with open_session(
+            COUNTING, population=people(devices), purpose=Purpose.ERRORS, **options
+        ) as made:
             yield made
 
 
 async def counted(devices: int, **options: Any) -> tuple[list[Release], Aftermath]:
-    """Three counts, each of a model that depends on the count before; a gradient between."""
+    """Four counts, each of a model that depends on the count before."""
     releases: list[Release] = []
     async with session(devices, seed=6, **options) as asked:
-        for _ in range(3):
+        for _ in range(4):
             step = 1.0 + round(releases[-1].estimate.item(0)) / devices if releases else 1.0
             theta = np.linspace(-1.0, 1.0, PARAMETERS) ** 3 * step
             model = ModelDefinition(architecture=a_model().architecture, theta=theta)
             releases.append(await asked.ask_error_count(model))
-        releases.append(await asked.ask_gradient(model))
         return releases, await asked.finish()
 
 
@@ -296,7 +305,7 @@ async def test_who_has_one_two_or_four_examples_answers_on_the_grid() -> None:
         people=np.concatenate([[0], np.cumsum(sizes)]),
     )
     with anyio.fail_after(DEADLINE_S):
-        async with open_session(COUNTING, population=of) as asked:
+        async with open_session(COUNTING, population=of, purpose=Purpose.ERRORS) as asked:
             release = await asked.ask_error_count(a_model(), on_grid=True)
             off = await asked.ask_error_count(a_model(), on_grid=False)
 
@@ -306,6 +315,6 @@ async def test_who_has_one_two_or_four_examples_answers_on_the_grid() -> None:
 async def test_people_without_examples_have_no_errors() -> None:
     plain = ArrayPopulation(np.zeros((40, 1)))
     with anyio.fail_after(DEADLINE_S):
-        async with open_session(COUNTING, population=plain) as asked:
+        async with open_session(COUNTING, population=plain, purpose=Purpose.ERRORS) as asked:
             with pytest.raises(ParameterError, match="people who own labelled examples"):
                 await asked.ask_error_count(a_model())

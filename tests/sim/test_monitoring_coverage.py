@@ -19,11 +19,11 @@ from demur_proto.continual.estimates import RoundTotal
 from demur_proto.continual.factors import change_norm
 from demur_proto.definition import Defined
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.round import Feature, Linear, Round
 from demur_proto.segments import Factorisation, Segment
-from demur_proto.study import Study, View
+from demur_proto.study import Purpose, Study, View
 from demur_server.estimates import running_count
 from demur_sim.cohort import Cohort
 from demur_sim.cohort_session import cohort_session
@@ -97,7 +97,13 @@ def main_study(kind: str, view: View) -> Defined[Study]:
 
 def halts_study(view: View, cohort: int = PEOPLE) -> Defined[Study]:
     return a_study(
-        answers=1, clip=NORM, name="halts", epsilon=EPSILON, view=view, minimum_cohort=cohort
+        answers=1,
+        clip=NORM,
+        name="halts",
+        epsilon=EPSILON,
+        view=view,
+        minimum_cohort=cohort,
+        purpose=Purpose.HALTS,
     )
 
 
@@ -134,7 +140,7 @@ def found(
     view: View = View.AGGREGATE,
     seed: int = SEED,
     counting: Flags | None = None,
-    scaled_to: int | None = None,
+    cohort: int | None = None,
 ) -> Found:
     """Ask everybody.
 
@@ -145,7 +151,7 @@ def found(
         view: of both studies.
         seed: of people and noise.
         counting: who takes part in the count of halts [PEOPLE]; everybody by default.
-        scaled_to: how many people that count is for; by default those who take part.
+        cohort: how many people that count is for; by default those who take part.
     """
     there = np.ones(PEOPLE, dtype=np.bool_) if counting is None else counting
     present = int(np.count_nonzero(there))
@@ -164,7 +170,7 @@ def found(
     mains, counts = [], []
     for number in range(1, ROUNDS + 1):
         mains.append(main_round(kind, study, number))
-        segment = position(present if scaled_to is None else scaled_to, number)
+        segment = position(present if cohort is None else cohort, number)
         counts.append(next_halt_count(beside, study.hash, segment, number=number))
         sums[:, number - 1] = words_of(main, mains[-1], runs).sum(axis=1)
         halt_sums[:, number - 1] = words_of(halts, counts[-1], runs)[:, there].sum(axis=1)
@@ -230,7 +236,11 @@ def everyone(each: Found, kind: str, *, missing: int = 0) -> list[EveryoneInterv
                 standard_error=mine.standard_error.item(),
                 bias=each.bias,
             ),
-            Measured(estimate=halted.estimate.item(), standard_error=halted.standard_error.item()),
+            Measured(
+                estimate=halted.estimate.item(),
+                standard_error=halted.standard_error.item(),
+                bias=halted.half_width.item() - TWO_SIDED_QUANTILE * halted.standard_error.item(),
+            ),
             largest=1.0,
             signed=kind == "prefix",
             missing=missing,
@@ -285,12 +295,12 @@ COUNTING = np.arange(PEOPLE) % 10 < 4  # 8 of the 20 who run out among them
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_missing_devices_are_made_up_for_by_adding_them_or_by_scaling(kind: str) -> None:
-    added = found(kind, runs=400, run_out=20, counting=COUNTING)
-    scaled = found(kind, runs=400, run_out=20, counting=COUNTING, scaled_to=PEOPLE)
+def test_missing_devices_are_added_whether_the_count_is_for_them_or_not(kind: str) -> None:
+    beyond = found(kind, runs=400, run_out=20, counting=COUNTING)
+    within = found(kind, runs=400, run_out=20, counting=COUNTING, cohort=PEOPLE)
 
-    assert everyone_share(added, kind, missing=60) >= 0.95 - tolerance(400)
-    assert everyone_share(scaled, kind) >= 0.95 - tolerance(400)
+    assert everyone_share(beyond, kind, missing=60) >= 0.95 - tolerance(400)
+    assert everyone_share(within, kind) >= 0.95 - tolerance(400)
 
 
 @pytest.mark.parametrize("kind", KINDS)

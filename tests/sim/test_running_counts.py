@@ -21,6 +21,7 @@ from demur_proto.release import Release
 from demur_proto.round import Feature, Round
 from demur_proto.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study, View
+from demur_proto.study import Purpose as StudyPurpose
 from demur_proto.v1 import report_pb2
 from demur_proto.words import decode_words
 from demur_sim.block_answers import BlockAnswer
@@ -314,7 +315,7 @@ async def test_a_question_that_breaks_its_segment_is_refused_and_another_may_fol
                 await session.ask_prefix(today(2), broken, bound=2)
         with pytest.raises(ParameterError, match="bound"):
             await session.ask_prefix(today(2), second, bound=0)
-        with pytest.raises(ParameterError, match="halted_study"):
+        with pytest.raises(ParameterError, match="purpose"):
             await session.ask_halt_count(bytes(32), segment)
 
         release = await session.ask_prefix(today(2), second, bound=2)
@@ -346,7 +347,7 @@ def main_study() -> Defined[Study]:
 
 
 def halts_study() -> Defined[Study]:
-    return a_study(answers=3, name="halts")
+    return a_study(answers=3, name="halts", purpose=StudyPurpose.HALTS)
 
 
 async def halts_counted(main: Session, halts: Session) -> list[Release]:

@@ -104,7 +104,22 @@ class Ledger(Protocol):
 
     @property
     def doubt(self) -> str:
-        """Why it is not trusted, in words for the device's owner; empty where it is. Secret."""
+        """Why it is not trusted, in words for the device's owner; empty where it is.
+
+        It follows from what became of files, never from data. Only that there is a doubt is public, and
+        only by `control_refusal`: answers that are cover do not show it.
+        """
+
+    @property
+    def control_refusal(self) -> str:
+        """Why the device answers no control question; empty where it answers them. Public.
+
+        A ledger in doubt, and a lifetime cap that does not hold all that the device's studies have
+        declared, may refuse the change that a control question asks for. The device would then count
+        as one that never gave less than its value, which nobody knows. So it takes no part, for all to
+        see, and whoever counts adds it. This follows from files, caps and declared budgets; what was
+        spent has no part in it.
+        """
 
     @property
     def identity(self) -> Identity | None:
@@ -120,8 +135,16 @@ class Ledger(Protocol):
     def agree(self, study: Defined[Study]) -> None:
         """Take part in a study; nothing new where the device does already.
 
+        A study for control questions needs its whole budget under every lifetime cap, whatever other
+        studies spend. So from then on all that studies have declared fits under every cap, those that
+        were forgotten included: a study with which it would not is refused. Without control questions
+        any number of studies may share a cap, which then holds what they really spend.
+
         Raises:
             ParameterError: a lifetime cap cannot measure this study; that is public.
+            PolicyError: its declared budget does not fit beside those of the others, and it or one of
+                them is for control questions; or it is, and the device answers none. That is public
+                too: what was spent has no part in it.
             StorageError: it cannot be kept.
         """
 
@@ -217,6 +240,9 @@ class Ledger(Protocol):
             study_hash: of its study.
             count: the number of the round that began it.
         """
+
+    def counts(self, study_hash: bytes) -> Sequence[Round]:
+        """The last round that was answered of each of a study's running counts. Public."""
 
     def reached(self, study_hash: bytes) -> int:
         """The largest number of a round that was answered; 0 before the first."""

@@ -20,7 +20,7 @@ from demur_client.running_state import UNTOLD, RunningState, count_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.grid import GRAIN
 from demur_proto.round import Round
-from demur_proto.study import Policy, Study
+from demur_proto.study import Policy, Purpose, Study
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -144,6 +144,32 @@ class Book:
         """Every answer whose bytes must be there."""
         return (entry for _, entry in self._owners.values() if entry.settled is None)
 
+    @property
+    def control_refusal(self) -> str:
+        """As `Ledger.control_refusal`."""
+        if self.doubt:
+            return "its ledger cannot be relied on"
+        if self._binding:
+            return "a lifetime cap does not hold all that its studies have declared"
+        return ""
+
+    def refusal_of(self, study: Defined[Study]) -> str:
+        """Why a study cannot be agreed to, beside those before; empty where it can. Public."""
+        control = study.value.purpose is not Purpose.DATA
+        if control and self.control_refusal:
+            return f"this device answers no control questions: {self.control_refusal}"
+        others = (each.value.purpose is not Purpose.DATA for each in self.studies())
+        if not (control or any(others)):
+            return ""
+        declared = {study_hash: each.declared for study_hash, each in self._members.items()}
+        declared[study.hash] = Declared.of(study.value)
+        if self._too_small(declared.values()):
+            return (
+                "a lifetime cap does not hold what it declares beside all other studies, which it must "
+                "where one of them is for control questions"
+            )
+        return ""
+
     def remaining(self, member: Membership) -> int:
         """What is left of a study's budget beside what is held, units."""
         return 0 if self.doubt else member.declared.budget_units - member.taken
@@ -245,11 +271,15 @@ class Book:
 
         Which these are follows from the studies alone, so what an answer takes to decide does too.
         """
-        declared = [each.declared for each in self._members.values()]
-        self._binding = tuple(
+        self._binding = self._too_small(each.declared for each in self._members.values())
+
+    def _too_small(self, declared: Iterable[Declared]) -> tuple[LifetimeCap, ...]:
+        """The caps that do not hold all of this."""
+        known = list(declared)
+        return tuple(
             cap
             for cap in self.caps
-            if sum(cap.units(each, each.budget_units) for each in declared) > GRAIN
+            if sum(cap.units(each, each.budget_units) for each in known) > GRAIN
         )
 
 

@@ -13,7 +13,7 @@ from demur_client.ledger.changes import Agreed, Begun, Change, Dropped, Forgot, 
 from demur_client.ledger.charged import Charged, fitting_note
 from demur_client.ledger.purse import Declared, Purse
 from demur_proto.definition import REPORT_ID_BYTES, Defined
-from demur_proto.errors import NotFoundError, ParameterError, StateError
+from demur_proto.errors import NotFoundError, ParameterError, PolicyError, StateError
 from demur_proto.round import Round
 from demur_proto.study import Policy, Study
 from demur_proto.v1.report_pb2 import Report
@@ -110,6 +110,12 @@ class KeptLedger(ABC):
             return self._read().doubt
 
     @property
+    def control_refusal(self) -> str:
+        """As `Ledger.control_refusal`."""
+        with self._lock:
+            return self._read().control_refusal
+
+    @property
     def identity(self) -> Identity | None:
         """As `Ledger.identity`."""
         with self._lock:
@@ -136,6 +142,9 @@ class KeptLedger(ABC):
                         f"one of Gaussian noise only, under a lifetime cap in {cap.measure}",
                     )
             if book.member(study.hash) is None:
+                refusal = book.refusal_of(study)
+                if refusal:
+                    raise PolicyError(f"study {study.value.name!r} is refused: {refusal}")
                 self._keep(Agreed(definition=study.definition))
 
     def studies(self) -> Sequence[Defined[Study]]:
@@ -271,6 +280,13 @@ class KeptLedger(ABC):
             member = self._read().member(study_hash)
             state = member and member.counts.get(count)
             return state.last if state else None
+
+    def counts(self, study_hash: bytes) -> Sequence[Round]:
+        """As `Ledger.counts`."""
+        with self._lock:
+            member = self._read().member(study_hash)
+            states = [] if member is None else member.counts.values()
+            return [state.last for state in states if state.last is not None]
 
     # ---- for the owner ---------------------------------------------------------------------
 

@@ -136,8 +136,8 @@ def examine(
 ) -> Verdict:
     """Check case by case. A case that this implementation refuses to compute does not hold.
 
-    Raises:
-        DataError: a field is missing or not what it should be.
+    One that it does not know, as a field is missing or not what it should be, is noted by its name; all
+    others are checked.
     """
     tally = Tally()
     for index, fields in enumerate(cases):
@@ -147,4 +147,6 @@ def examine(
             check(case, tally)
         except ParameterError as error:
             tally.fail(str(error))
+        except DataError as error:
+            tally.unknown(str(error))
     return tally.verdict()

@@ -42,12 +42,12 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether the family is known and every case was reproduced."""
+        """Whether the family and its cases are known, and every case was reproduced."""
         return self.verdict is not None and self.verdict.holds
 
 
 def check_file(path: Path) -> list[Finding]:
-    """Check every family of a vector file.
+    """Check every family of a vector file, whatever else is in it that is not known.
 
     Raises:
         DataError: the file cannot be read, or is not a vector file.
@@ -109,12 +109,12 @@ def families_of(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _by_mechanism(cases: list[dict[str, Any]], found: dict[str, list[dict[str, Any]]]) -> None:
-    """Single divergences: every mechanism is a family of its own."""
+    """Single divergences: every mechanism is a family of its own, and so is a case that names none."""
     for index, case in enumerate(cases):
         mechanism = case.get("mechanism")
-        if not isinstance(mechanism, str):
-            raise DataError(f"vectors[{index}].mechanism must be a text, got {mechanism!r}")
-        found.setdefault(f"divergences.{mechanism}", []).append(case)
+        named = isinstance(mechanism, str)
+        family = f"divergences.{mechanism}" if named else f"vectors[{index}]"
+        found.setdefault(family, []).append(case)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

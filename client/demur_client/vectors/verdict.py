@@ -13,11 +13,13 @@ class Verdict:
     cases: int  #: how many cases were checked
     worst: float | None = None  #: worst relative error; None where only exact answers are compared
     failures: tuple[str, ...] = ()  #: one line each: which case, what was expected, what came
+    unknown: tuple[str, ...] = ()
+    """One line each: a case that this implementation does not know, so that it was not checked, and why."""
 
     @property
     def holds(self) -> bool:
         """Whether every case was reproduced. A family without cases proves nothing."""
-        return self.cases > 0 and not self.failures
+        return self.cases > 0 and not (self.failures or self.unknown)
 
 
 class Tally:
@@ -38,6 +40,7 @@ class Tally:
         self._name = ""
         self._worst: float | None = None
         self._failures: list[str] = []
+        self._unknown: list[str] = []
 
     def case(self, name: str) -> None:
         """Begin a case; what follows is about it."""
@@ -72,9 +75,19 @@ class Tally:
         """Record that this case does not hold."""
         self._failures.append(f"{self._name}: {message}")
 
+    def unknown(self, message: str) -> None:
+        """Record that this case cannot be checked; the message names it."""
+        self._cases -= 1
+        self._unknown.append(message)
+
     def verdict(self) -> Verdict:
         """What was found so far."""
-        return Verdict(cases=self._cases, worst=self._worst, failures=tuple(self._failures))
+        return Verdict(
+            cases=self._cases,
+            worst=self._worst,
+            failures=tuple(self._failures),
+            unknown=tuple(self._unknown),
+        )
 
     def _compared(self, what: str, value: float, reference: float, within: float) -> bool:
         """Note how far apart they are, and whether that is near enough to ask for the side."""

@@ -35,6 +35,7 @@ def running_estimate(
     totals: Sequence[RoundTotal],
     *,
     energy: int,
+    added: bool = False,
 ) -> Estimate:
     """The running count after its rounds 1 … t: Ŝ_t = Σ_τ B[t, τ]·(n/n_τ)·Y_τ.
 
@@ -54,6 +55,19 @@ def running_estimate(
     however the missing of one round go together with those of another (Minkowski, Cauchy–Schwarz).
     Without losses the second part is 0, and the error exact.
 
+    **Halt counts are not scaled up.** Who is missing from one may be so because of what it asks: a device
+    whose ledger is in doubt has given less than its value, and takes no part. So everybody who is missing
+    counts at worst. The estimate lies in the middle of what they may be worth, and its half width
+    has the other half besides the noise:
+
+        Ŝ_t = Σ_τ B[t, τ]·Y_τ + ½ M,  M = min(n, max(C)·Σ_τ |B[t, τ]|·(n − n_τ))
+
+    A change that was taken up adds B[t, τ]·C[τ, s] ≥ 0 by each word, and 1 by all of them together; a word
+    that is missing takes away no more than its own part, which is at most |B[t, τ]|·max(C). Whoever
+    has a change to tell and has not told it is missing at t, where that is at least 1.
+    So Ŝ_t + half width is a bound H⁺ for how many of the n ever halted, whoever is missing and why.
+    It is tight where few words are missing: the same device adds anew in each round in which it is.
+
     Where the count has gone through segments before, B has a block for each on its diagonal and below
     it, in every row, their last rows: what they counted in the end is frozen, and adds.
 
@@ -62,6 +76,7 @@ def running_estimate(
         mechanism: its noise.
         totals: of rounds 1 … t, in order, those of earlier segments too.
         energy: E, what a person's squared words can add up to, grid steps²; 1 to 2^62.
+        added: whoever is missing is added at worst, as in a halt count, whose bound is 1.
 
     Returns:
         One estimate, in units of the state. Under admission `halt` there is no interval.
@@ -79,6 +94,8 @@ def running_estimate(
     cohort = query.segment.cohort
     solution = solution_of(query.segment, exponent=query.grid_exponent)
     reports = np.array([total.reports for total in totals], dtype=np.float64)
+    if added:
+        return _added(query, mechanism, solution, totals)
     scale = np.maximum(1.0, cohort / reports)
     sums = np.array([total.sum for total in totals], dtype=np.float64)
     weights: Vector = solution * scale
@@ -91,6 +108,25 @@ def running_estimate(
         estimate=np.array([math.fsum(weights * sums)]),
         standard_error=np.array([error]),
         half_width=np.array([TWO_SIDED_QUANTILE * error] if interval else []),
+    )
+
+
+def _added(
+    query: CountingQuery, mechanism: GaussianLinear, solution: Vector, totals: Sequence[RoundTotal]
+) -> Estimate:
+    """The count, with everybody who was missing at worst; see `running_estimate`."""
+    cohort = query.segment.cohort
+    reports = np.array([total.reports for total in totals], dtype=np.float64)
+    sums = np.array([total.sum for total in totals], dtype=np.float64)
+    share = mechanism.noise_steps**2 + 1 / 12
+    error = math.sqrt(math.fsum(solution * solution * reports) * share)
+    largest = math.sqrt(mechanism.squared_radius)  # no word of one change is above the bound, 1
+    lost = largest * math.fsum(np.abs(solution) * np.maximum(0.0, cohort - reports))
+    missing = min(float(cohort), lost)
+    return Estimate(
+        estimate=np.array([math.fsum(solution * sums) + missing / 2]),
+        standard_error=np.array([error]),
+        half_width=np.array([TWO_SIDED_QUANTILE * error + missing / 2]),
     )
 
 

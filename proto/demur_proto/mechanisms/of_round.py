@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from demur_proto.continual.payable import check_payable
 from demur_proto.errors import ParameterError
 from demur_proto.grid import charge_weight, round_weight
 from demur_proto.guarantee import Guarantee, guarantee_of
@@ -27,9 +28,17 @@ from demur_proto.round import (
     Randomiser,
     Round,
 )
-from demur_proto.study import Policy, Study
+from demur_proto.study import Policy, Purpose, Study
 from demur_proto.words import WordType, word_type_for
 
+Kind = (
+    type[Linear]
+    | type[Gradient]
+    | type[ErrorCount]
+    | type[Prefix]
+    | type[HaltCount]
+    | type[Histogram]
+)
 MOST_REPORTS = 1 << 53  #: of one round
 ANY_CATEGORY = 1  #: the symbol of the first; all of them cost the same
 BIT_CODES = frozenset({Randomiser.SUE, Randomiser.OUE, Randomiser.SUBSET})  #: words 0 or 1
@@ -38,8 +47,15 @@ WEIGHT_MARGIN = 2.0**-40  #: by which a histogram's weight is above what a categ
 MOST_MARGIN = 2.0**-10  #: by which a device lets it be above what a category costs there
 
 
-def mechanism_for(study: Study, asked: Round) -> Mechanism:
+def mechanism_for(study: Study, asked: Round, *, kept: bool = False) -> Mechanism:
     """The mechanism of a round, checked against the study it claims to belong to.
+
+    Args:
+        study: the contract.
+        asked: the round.
+        kept: the round was asked before, maybe when studies did not say what they are for. Otherwise
+            it is refused in a study that is not for such questions, and a halt count also where its
+            study could not pay for a change by everybody.
 
     Raises:
         ParameterError: the round does not fit the study.
@@ -50,6 +66,9 @@ def mechanism_for(study: Study, asked: Round) -> Mechanism:
     if isinstance(query, HaltCount) and query.halted_study == asked.study_hash:
         # Whoever has run out in it could not pay to say so.
         raise ParameterError("study_hash", "this study's own", "that of another study")
+    if not kept:
+        check_purpose(study, type(query))
+        check_payable(study, asked)
     mechanism = mechanism_of(study, query)
     if isinstance(query, Histogram) and isinstance(mechanism, Categorical):
         _check_histogram(study, asked, query, mechanism)
@@ -74,15 +93,29 @@ def mechanism_of(study: Study, query: Query) -> Mechanism:
     return randomiser_of(query)
 
 
-def check_family(
-    study: Study,
-    kind: type[Linear]
-    | type[Gradient]
-    | type[ErrorCount]
-    | type[Prefix]
-    | type[HaltCount]
-    | type[Histogram],
-) -> None:
+def check_kind(study: Study, kind: Kind) -> None:
+    """Refuse a kind of query that may not be asked in this study.
+
+    Raises:
+        ParameterError: the study's mechanisms are not for it, or the study is for other questions.
+    """
+    check_family(study, kind)
+    check_purpose(study, kind)
+
+
+def check_purpose(study: Study, kind: Kind) -> None:
+    """Refuse a control question in a study that is not for it, and any other one in a study that is.
+
+    Raises:
+        ParameterError: it is one of those.
+    """
+    wanted = _PURPOSES.get(kind, Purpose.DATA)
+    if study.purpose is not wanted:
+        expected = f"{wanted} in a study with questions of the kind {_NAMES[kind]}"
+        raise ParameterError("purpose", str(study.purpose), expected)
+
+
+def check_family(study: Study, kind: Kind) -> None:
     """Refuse a kind of query that the study's mechanisms are not for.
 
     Raises:
@@ -216,6 +249,7 @@ def report_length_of(query: Query) -> int:
     return randomiser_of(query).report_length
 
 
+_PURPOSES: Mapping[type, Purpose] = {HaltCount: Purpose.HALTS, ErrorCount: Purpose.ERRORS}
 _NAMES: Mapping[type, str] = {
     Linear: "linear",
     Gradient: "gradient",

@@ -173,6 +173,36 @@ POLICY_CLIP: Policy.ValueType  # 3
 """The answer is shrunk to what still fits, once, and the device retires."""
 Global___Policy: _TypeAlias = Policy  # noqa: Y015
 
+class _Purpose:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Purpose.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PURPOSE_UNSPECIFIED: _Purpose.ValueType  # 0
+    """Questions about people: every kind but halt_count and error_count. Studies from before this field
+    was there are of this kind.
+    """
+    PURPOSE_HALTS: _Purpose.ValueType  # 1
+    """Halt counts, and nothing else."""
+    PURPOSE_ERRORS: _Purpose.ValueType  # 2
+    """Error counts, and nothing else."""
+
+class Purpose(_Purpose, metaclass=_PurposeEnumTypeWrapper):
+    """What the questions of a study are for. Control questions have studies of their own: a device that has run
+    out in the study that they are about could not pay to answer them.
+    """
+
+PURPOSE_UNSPECIFIED: Purpose.ValueType  # 0
+"""Questions about people: every kind but halt_count and error_count. Studies from before this field
+was there are of this kind.
+"""
+PURPOSE_HALTS: Purpose.ValueType  # 1
+"""Halt counts, and nothing else."""
+PURPOSE_ERRORS: Purpose.ValueType  # 2
+"""Error counts, and nothing else."""
+Global___Purpose: _TypeAlias = Purpose  # noqa: Y015
+
 @_typing.final
 class Study(_message.Message):
     """Everything a device agrees to before it answers. It travels as the bytes the analyst wrote, its
@@ -199,6 +229,7 @@ class Study(_message.Message):
     EPSILON_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
     MAXIMUM_DIMENSION_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """What people call it; 1 to 200 characters."""
     unit: Global___Unit.ValueType
@@ -240,6 +271,10 @@ class Study(_message.Message):
     """The guarantee in (epsilon, delta) terms, zero-out: delta, between 0 and 1."""
     maximum_dimension: _builtins.int
     """Number of coordinates, or of categories, of one answer at most, over all rounds; >= 1."""
+    purpose: Global___Purpose.ValueType
+    """What its questions are for. A study for control questions has the family GAUSSIAN, and a policy other
+    than CLIP where it is for halt counts.
+    """
     def __init__(
         self,
         *,
@@ -261,10 +296,11 @@ class Study(_message.Message):
         epsilon: _builtins.float = ...,
         delta: _builtins.float = ...,
         maximum_dimension: _builtins.int = ...,
+        purpose: Global___Purpose.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_grid_exponent", b"base_grid_exponent", "base_sigma", b"base_sigma", "base_weight", b"base_weight", "budget", b"budget", "budget_units", b"budget_units", "delta", b"delta", "dishonest", b"dishonest", "epsilon", b"epsilon", "horizon", b"horizon", "maximum_dimension", b"maximum_dimension", "measure", b"measure", "mechanism_family", b"mechanism_family", "minimum_cohort", b"minimum_cohort", "name", b"name", "neighbour", b"neighbour", "policy", b"policy", "unit", b"unit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_grid_exponent", b"base_grid_exponent", "base_sigma", b"base_sigma", "base_weight", b"base_weight", "budget", b"budget", "budget_units", b"budget_units", "delta", b"delta", "dishonest", b"dishonest", "epsilon", b"epsilon", "horizon", b"horizon", "maximum_dimension", b"maximum_dimension", "measure", b"measure", "mechanism_family", b"mechanism_family", "minimum_cohort", b"minimum_cohort", "name", b"name", "neighbour", b"neighbour", "policy", b"policy", "purpose", b"purpose", "unit", b"unit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
 from demur_proto.segments import MOST_POSITIONS, Factorisation
-from demur_proto.study import Policy, Study, View, sampler_delta
+from demur_proto.study import Policy, Purpose, Study, View, sampler_delta
 from demur_proto.together import guarantee_together, split_target
 from demur_sim.scenario import Refusal, Scenario
 from demur_sim.simulation import LARGEST_DIMENSION, study_of
@@ -118,7 +118,7 @@ def design(scenario: TrainingScenario, *, devices: int, dimension: int) -> Desig
             on_grid=whole,
         )
         _, beside = _study(question, devices=devices, horizon=counts)
-        studies[name] = (beside, 1, 1.0, whole)
+        studies[name] = (replace(beside, purpose=Purpose.ERRORS), 1, 1.0, whole)
     mus = [
         _mechanism(study, dimension=size, clip=clip, on_grid=on_grid).report_mu
         for study, size, clip, on_grid in studies.values()
@@ -177,7 +177,7 @@ def _halts(base: Scenario, epsilon: float, *, devices: int, counts: int) -> Stud
         )
         settled, study = _study(question, devices=devices, horizon=counts)
         if settled.grid_exponent == exponent:
-            return study
+            return replace(study, purpose=Purpose.HALTS)
         exponent = settled.grid_exponent  # the rows of C follow from it
 
 

@@ -16,7 +16,7 @@ from demur_proto.models.definition import DefinedModel, ModelDefinition, define_
 from demur_proto.models.softmax import Softmax
 from demur_proto.release import Release
 from demur_proto.round import Gradient, ModelQuery, Round
-from demur_proto.study import Policy, design_study
+from demur_proto.study import Policy, Purpose, design_study
 from demur_proto.words import encode_words
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
@@ -53,6 +53,7 @@ COUNTS = define_study(
         minimum_cohort=PEOPLE,
         grid_exponent=-7,
         maximum_dimension=1,
+        purpose=Purpose.ERRORS,
     )
 )
 SETTINGS = Settings(
