@@ -116,12 +116,10 @@ class OwnerPolicy:
     """A round with a shorter slot is refused, and one without. 0, for made-up data, refuses none."""
     evaluation_memory_mib: int = 256  #: for one evaluation of the owner's data; 64 to 2^20
     evaluation_processor_s: int = 30  #: likewise, seconds of processor time; 1 to 2^20
-    evaluation_wall_s: float = (
-        60.0  #: likewise, seconds; at most four fifths of the slot in any case
-    )
+    evaluation_wall_s: float = 60.0  #: likewise, seconds; four fifths of the slot end it sooner
     fill_processor: bool = True
-    """Keep the processor busy from the end of an evaluation until its report is acknowledged, so that the
-    device's times do not tell how busy it was. Whoever turns it off saves a battery, and tells that."""
+    """Keep the processor busy, at the lowest priority, for the last second before a report leaves and until it is
+    acknowledged, so that times do not tell how busy an evaluation was. Off, it saves a battery, and tells that."""
 
     def __post_init__(self) -> None:
         for name, known in (
