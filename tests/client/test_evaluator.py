@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from functools import cache
 from typing import Any
@@ -38,14 +39,16 @@ LATEST_S = 0.15  # after the slot, on a busy machine
 
 @cache
 def evaluated(kind: str, *behaviours: str) -> dict[str, Any]:
-    """What `evaluating.py` says."""
-    done = subprocess.run(
-        [*AS_DEPLOYED, sys.executable, evaluating.__file__, kind, *behaviours],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """What `evaluating.py` says, in a folder in which evaluations may write."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [*AS_DEPLOYED, sys.executable, evaluating.__file__, kind, *behaviours],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
     assert (done.returncode, done.stderr) == (0, "")
     return dict(json.loads(done.stdout))
 
