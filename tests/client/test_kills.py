@@ -270,7 +270,7 @@ def test_what_evaluates_for_a_device_that_was_killed_before_it_began_ends_at_onc
 @pytest.mark.long
 async def test_kills_of_devices_five_hundred_times() -> None:
     with tempfile.TemporaryDirectory(dir=quick_folder(Path(tempfile.gettempdir()))) as folder:
-        happened = check(await kill(Path(folder), KINDS * 3, kills=500, seed=2))
+        happened = check(await kill(Path(folder), KINDS * 2, kills=500, seed=2))
 
     print(dict(happened))
     assert happened["time"] >= 250

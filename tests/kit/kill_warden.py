@@ -43,7 +43,7 @@ from ledger_crash import Doom, watch
 KINDS = ("quick", "slow", "dying", "deadly", "counted")
 AT_A_TIME, AT_A_STEP = 0.6, 0.3  #: how often a device ends so in a round
 MOST_STEPS = 14
-ORPHAN_S = 10.0  #: how long anything of a device may outlive it, on a busy machine
+ORPHAN_S = 60.0  #: how long anything of a device may outlive it on the busiest machine; else it is for good
 SAMPLER = (
     ExactSampler()
 )  # one for all: it asks the system for every bit, and its tables take a while
