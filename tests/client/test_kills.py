@@ -17,6 +17,7 @@ import pytest
 from anyio.streams.text import TextReceiveStream
 
 import kill_warden
+from collector_kit import gaussian_for
 from demur_client.agent import COUNTED
 from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.keeping import STOPPED
@@ -145,6 +146,7 @@ async def kill(folder: Path, kinds: Sequence[str], *, kills: int, seed: int) -> 
             kinds=tuple(kinds),
             slot_ms=SLOT_MS,
             seed=seed,
+            steps=gaussian_for(STUDY.value, asking(1).value).noise_steps,
         )
         async with a_warden(plan, told):
             while len(told.ends) < kills:
@@ -158,7 +160,7 @@ async def kill(folder: Path, kinds: Sequence[str], *, kills: int, seed: int) -> 
                     for device, kind in enumerate(kinds)
                     if device not in told.answered[number]
                 }
-                assert not silent, f"round {number}, ends {told.ends[-len(kinds) :]}"
+                assert not silent, f"round {number}: {silent} after {told.ends[-len(kinds) :]}"
     return Seen(folder=folder, kinds=kinds, rounds=rounds, store=store, told=told)
 
 

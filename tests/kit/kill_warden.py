@@ -60,6 +60,7 @@ class Plan:
     kinds: tuple[str, ...]  #: of the devices
     slot_ms: int
     seed: int
+    steps: float  #: of the noise, so that its tables need not be made by every device anew
 
 
 def value_of(device: int, number: int) -> int:
@@ -319,7 +320,9 @@ def say(what: str, **fields: Any) -> None:
 def main() -> None:
     """Be the warden."""
     told = json.loads(sys.argv[1])
-    Warden(Plan(**{**told, "kinds": tuple(told["kinds"])})).run()
+    plan = Plan(**{**told, "kinds": tuple(told["kinds"])})
+    SAMPLER.gaussian(plan.steps, reports=1, dimension=1)
+    Warden(plan).run()
 
 
 if __name__ == "__main__":
