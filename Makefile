@@ -151,5 +151,9 @@ bench-%: benchmarks/bench_%.py $(STAMP)
 long-%: $(STAMP)
 	@$(BIN)/pytest tests -m long -k '$*' $(ARGS)
 
+# By its folder, since every ledger has an "edge". DEMUR_EDGE_OUT=FOLDER has the tables written there as JSON.
+long-edge: $(STAMP)
+	@$(BIN)/pytest tests/edge -m long -rP $(ARGS)
+
 long-all: $(STAMP)
 	@$(BIN)/pytest tests -m long $(ARGS)

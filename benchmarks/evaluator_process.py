@@ -9,6 +9,7 @@ import json
 import math
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,9 @@ def question(number: int, name: str) -> Defined[Round]:
 
 def burning(path: Path) -> NoReturn:
     """A source that never ends, and says which process it is in."""
-    path.write_text(str(os.getpid()), encoding="ascii")
+    new = path.with_suffix(".new")
+    new.write_text(str(os.getpid()), encoding="ascii")
+    new.replace(path)
     while True:
         pass
 
@@ -96,21 +99,40 @@ def bare_forks(rounds: int) -> list[float]:
 def to_the_end(
     evaluator: SupervisedEvaluator, device: Device, path: Path, rounds: int
 ) -> list[float]:
-    """From the time at which an evaluation is to end until its process is gone; seconds."""
+    """From the time at which an evaluation is to end until its process is gone; seconds.
+
+    Once it burns, so does something else on every processor, and not at its low priority.
+    """
     times = []
-    for number in range(rounds):
-        path.write_text("none", encoding="ascii")
-        slot = Slot(received_s=time.monotonic(), length_s=SLOT_MS / 1000)
-        evaluation = evaluator.begin(device, question(number + 1, "burning"), None, slot=slot)
-        until(slot.ended_s)
-        process = Path("/proc", path.read_text(encoding="ascii"))  # none where it came not so far
-        while process.exists():
-            time.sleep(LOOK_S)
-        times.append(time.monotonic() - slot.ended_s)
-        until(slot.left_s)
-        evaluation.acknowledged()
-        time.sleep(AFTER_S)
+    load = [subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in os.sched_getaffinity(0)]
+    try:
+        for number in range(rounds):
+            path.unlink(missing_ok=True)
+            tell(load, signal.SIGSTOP)
+            slot = Slot(received_s=time.monotonic(), length_s=SLOT_MS / 1000)
+            evaluation = evaluator.begin(device, question(number + 1, "burning"), None, slot=slot)
+            while not path.exists():
+                time.sleep(LOOK_S)
+            tell(load, signal.SIGCONT)
+            process = Path("/proc", path.read_text(encoding="ascii"))
+            until(slot.ended_s)
+            while process.exists():
+                time.sleep(LOOK_S)
+            times.append(time.monotonic() - slot.ended_s)
+            until(slot.left_s)
+            evaluation.acknowledged()
+            time.sleep(AFTER_S)
+    finally:
+        for each in load:
+            each.kill()
+            each.wait()
     return times
+
+
+def tell(processes: list["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
+    """Send a signal to each."""
+    for each in processes:
+        each.send_signal(number)
 
 
 async def lateness(evaluator: SupervisedEvaluator, device: Device, rounds: int) -> list[float]:
@@ -155,15 +177,7 @@ def main(rounds: int) -> None:
             }
             time.sleep(1)  # until nothing but the evaluator itself is left
             found["memory_mib"] = proportional_mib()
-            load = [
-                subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in os.sched_getaffinity(0)
-            ]
-            try:
-                found["ends"] = to_the_end(evaluator, device, path, rounds)
-            finally:
-                for each in load:
-                    each.kill()
-                    each.wait()
+            found["ends"] = to_the_end(evaluator, device, path, rounds)
     print(json.dumps(found))
 
 

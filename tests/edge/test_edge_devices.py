@@ -1,11 +1,12 @@
 """Whether an evaluation shows to a collector that watches when devices send, and how they react.
 
-The suite watches the four sources that would tell most, each on one processor or on two; `make long-edge`
-watches all of them on both, in about an hour on two processors, most of which is waiting for slots. Statistics:
-see `edge_kit`.
+The suite watches three of the sources that would tell most, each on one processor or on two; `make long-edge`
+watches all of them on both, in about an hour, most of which is waiting for the slots of large reports.
+Statistics: see `edge_kit`.
 """
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,10 @@ import pytest
 from edge_device import TRAPS
 from edge_kit import Finding, compare, judge, processors, shared_out, watch_devices, written
 from edge_observer import Watch
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel stamps what it receives"
+)
 
 SEED = 20261128
 DEVICES = (
@@ -49,7 +54,7 @@ def check(watch: Watch, findings: Sequence[Finding], complaints: Sequence[str]) 
 
 def test_a_source_that_burns_in_the_sender_s_own_process_shows() -> None:
     """What watches the devices of the next test is able to see."""
-    watch = a_watch("burn a while", "hold a while", sends=30, count=max(WHERE), slot_ms=60)
+    watch = a_watch("burn a while", "hold a while", sends=20, count=max(WHERE), slot_ms=60)
     watch = replace(watch, evaluator="thread", gap_ms=35.0)
 
     tables = watch_devices(shared_out(watch, 2))
@@ -60,11 +65,12 @@ def test_a_source_that_burns_in_the_sender_s_own_process_shows() -> None:
     assert found["burn a while", "send"] > 0.7
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, ("burn", "die")), (2, ("sql", "multiply"))])
+@pytest.mark.parametrize(("count", "words"), [(1, ("burn", "die")), (2, ("multiply",))])
 def test_nothing_a_source_does_shows(count: int, words: tuple[str, ...]) -> None:
-    watch = a_watch(*words, sends=300, count=min(count, max(WHERE)), slot_ms=60)
+    count = min(count, max(WHERE))
+    watch = a_watch(*words, sends=300, count=count, slot_ms=80)
 
-    check(watch, *judge(watch, devices=6))
+    check(watch, *judge(watch, devices=DEVICES if count == 1 else 6))
 
 
 @pytest.mark.long

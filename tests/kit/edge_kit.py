@@ -18,7 +18,7 @@ at 300 sends, for no reason. A comparison that does is therefore made again, onc
 order of their own, and fails only if it goes beyond the bar again, and on the same side. By chance
 that happens with probability .0031 · .0031/2 = 4.8e-6, and in one of 2,000 runs with 100 comparisons. What
 is really there is found with the square of the probability that one batch is beyond the bar, Φ((|AUC − ½| −
-bar)/error): at 300 sends .998 for an AUC of .65 and .81 for one of .60; at 1,500 sends 1 − 1e-9 for .60 and
+bar)/error): at 300 sends .999 for an AUC of .65 and .81 for one of .60; at 1,500 sends 1 − 1e-9 for .60 and
 .85 for .55.
 
 Sizes, statuses and presence need no statistics: they must be the same in every round.

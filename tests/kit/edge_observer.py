@@ -43,7 +43,7 @@ from demur_proto.v1 import collector_pb2, report_pb2
 from edge_device import UNITS, WORD
 from edge_wire import Gone, Message, Pong, Wire, is_visit, opened
 
-WARM = 10  #: first rounds, which nobody looks at
+WARM = 6  #: first rounds, which nobody looks at
 PATIENCE_S = 5.0  #: for a report after its slot
 START_S = 30.0
 MOST_MISSING = 4  #: reports in a row: then the device is broken, and nobody waits on
