@@ -115,7 +115,7 @@ def test_twice_the_answers_cost_half_each() -> None:
         ("answers", 0),
         ("answers", 10**15),  # at less than 1e-6 each
         ("answers", 1.0),
-        ("categories", 1),
+        ("categories", 0),
         ("categories", 1001),
         ("mechanism", "oue"),
     ],
@@ -138,7 +138,7 @@ def test_a_gaussian_study_has_no_epsilon_for_histograms() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("epsilon", 0.0), ("delta", 1.0), ("categories", 1), ("policy", Policy.CLIP), ("name", "")],
+    [("epsilon", 0.0), ("delta", 1.0), ("categories", 0), ("policy", Policy.CLIP), ("name", "")],
 )
 def test_designs_outside_their_range_are_refused(name: str, value: Any) -> None:
     arguments: dict[str, Any] = {

@@ -97,7 +97,7 @@ def test_a_new_study_for_a_running_count_has_room_for_changes_in_the_longest_seg
             ParameterError,
             "^--policy must be skip or retire",
         ),
-        (["app", "--categories", "1"], ParameterError, "^--categories must be an integer >= 2"),
+        (["app", "--categories", "0"], ParameterError, "^--categories must be an integer >= 1"),
         (["app", *K, "--mechanism", "rr"], ParameterError, "^--mechanism must be krr or sue or"),
         (["app", *K, "--question-epsilon", "0"], ParameterError, "^--question-epsilon must be a f"),
         (
@@ -143,7 +143,7 @@ APPS = design_histogram_study(name="apps", epsilon=1.0, delta=1e-6, minimum_coho
     ("given", "said"),
     [
         ({"view": "aggregate"}, "^--view must be local with --categories, got "),
-        ({"measure": "gdp"}, "^--measure must be zcdp with --categories, got "),
+        ({"measure": "gdp"}, "^--measure must be pure or zcdp or answers with --categories, got "),
         ({"maximum_dimension": 3}, "^--maximum-dimension must be 4 categories, got 3"),
         ({"policy": "clip"}, "policy"),
     ],
