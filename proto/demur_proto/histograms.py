@@ -247,6 +247,9 @@ def epsilon_for_answers(
 
         the largest float ε with n · w(ε) ≤ T, in the integers that filters keep
 
+    In measure `answers` it is the same for every n that the study allows. For `olh` it may not be quite the
+    largest, as the best range of its hash jumps while ε grows.
+
     Args:
         study: the contract; it must allow histograms.
         mechanism: how devices randomise their category.

@@ -101,7 +101,7 @@ def ratio(pair: Pair) -> Fraction:
 CHANCES = [Fraction(k, 12) for k in range(1, 12)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data(), st.integers(1, 4), st.sampled_from([Fraction(1), Fraction(3, 2), Fraction(3)]))
 def test_whatever_an_adversary_chooses_composition_is_the_worst_it_can_do(
     data: st.DataObject, n: int, known: Fraction
@@ -142,7 +142,7 @@ def test_binary_response_in_every_round_attains_the_bound(n: int) -> None:
     assert worst(more, known) > worst(laws, known)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_no_transcript_of_a_pure_study_is_likelier_than_its_budget_allows(
     data: st.DataObject,

@@ -63,7 +63,7 @@ def written() -> dict[str, object]:
     deltas, budgets, numbers = [], [], []
     for n in COUNTS:
         for each in (0.05, 0.25, 1.0):
-            for epsilon in (0.0, 0.5, 1.0, 4.0):
+            for epsilon in (0.77, 0.0, 1.0, 4.0):
                 if n * each > epsilon + 1e-9:  # or nothing but rounding is left
                     truth = delta(n, Decimal(each), Decimal(epsilon))
                     deltas.append(
