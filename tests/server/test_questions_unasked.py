@@ -12,7 +12,7 @@ from demur_proto.errors import DemurError, ParameterError, StateError, StorageEr
 from demur_proto.histograms import design_histogram_study
 from demur_proto.round import Feature
 from demur_proto.segments import Factorisation
-from demur_proto.study import Study, design_study
+from demur_proto.study import Measure, Study, design_study
 from demur_server.ask_command import add_commands
 from demur_server.choosing import read_features
 from demur_server.question import Question
@@ -174,3 +174,31 @@ def test_features_are_read_with_their_parameters() -> None:
 
     assert (one.name, dict(one.parameters)) == ("active", {"period": 3.0, "threshold": -0.5})
     assert (two.name, dict(two.parameters)) == ("amount", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "measure", "budget"),
+    [
+        ({"answers": 1}, Measure.PURE, 1.0),
+        ({"answers": 26}, Measure.ANSWERS, 26.0),
+        ({"answers": 26, "mechanism": "krr"}, Measure.ZCDP, pytest.approx(0.0244, abs=1e-4)),
+        ({"answers": 26, "measure": "pure"}, Measure.PURE, 1.0),
+        ({"answers": 26, "measure": "pure", "delta": 0.0}, Measure.PURE, 1.0),
+        ({"answers": 7, "measure": "answers"}, Measure.ANSWERS, 7.0),
+        ({"question_epsilon": 0.05, "categories": 1}, Measure.ANSWERS, 26.0),
+        (
+            {"question_epsilon": 0.05, "categories": 1, "measure": "zcdp"},
+            Measure.ZCDP,
+            pytest.approx(0.0244, abs=1e-4),
+        ),
+    ],
+)
+def test_a_new_study_of_histograms_counts_in_what_gives_its_answers_most(
+    given: dict[str, Any], measure: Measure, budget: Any
+) -> None:
+    options = {"categories": 64, "minimum_cohort": 2, **given}
+
+    study = Question.read([Feature(name="app")], options).study([], "apps")
+
+    assert (study.measure, study.budget) == (measure, budget)
+    assert study.maximum_dimension == options["categories"]
