@@ -227,7 +227,7 @@ def _composed_row(one: Fraction, *, epsilon: float, delta: float) -> Row:
 
     answers = fit(one)
     return Row(
-        grade="exact composition",
+        grade="composed",
         measure="answers",
         budget=answers,
         zero_out=answers,

@@ -17,7 +17,7 @@ TWO_PEOPLE = "two people: the person's data replaced by any other person's"
 ROUNDING = "ε, δ and σ up, budgets and rounds down"
 GRADES = {
     "exact": "no proof can do better; a budget μ is for Gaussian noise only",
-    "exact composition": "by Kairouz, Oh & Viswanath 2015; a study with measure answers",
+    "composed": "exactly, by Kairouz, Oh & Viswanath 2015; a study with measure answers",
     "improved": "from zCDP or Rényi, by Canonne, Kamath & Steinke 2020",
     "simple": "from zCDP or Rényi, by Bun & Steinke 2016 and Mironov 2017",
     "tight": "a round of pure ε costs ε·tanh(ε/2)",

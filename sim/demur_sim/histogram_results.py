@@ -175,6 +175,7 @@ class HistogramResult(Result):
             "mechanism": str(self.query.mechanism),
             "categories": self.query.categories,
             "epsilon_per_answer": self.query.epsilon,
+            "answer_epsilon": study.answer_epsilon,
             "weight": weight_of(study, self.query),
             "per_report_epsilon": self.guarantee.per_report_epsilon,
             "per_report_pair_epsilon": self.guarantee.per_report_pair_epsilon,

@@ -247,7 +247,9 @@ def test_designs_outside_their_range_are_refused(field: str, value: Any) -> None
 def test_a_measure_that_studies_cannot_have_is_refused_with_those_they_can() -> None:
     measure: Any = "renyi"
 
-    with pytest.raises(ParameterError, match="measure must be gdp or zcdp, got 'renyi'"):
+    with pytest.raises(
+        ParameterError, match="measure must be gdp or zcdp, with linear rounds, got 'renyi'"
+    ):
         design_study(
             name="x", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=10, measure=measure
         )
