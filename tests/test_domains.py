@@ -36,6 +36,7 @@ from demur_proto import (
     asking,
     baselines,
     calibration,
+    composition,
     conversions,
     counting_queries,
     discrete_gaussian_law,
@@ -119,7 +120,7 @@ from demur_sim.datasets.activity import Activity, Counted
 from demur_sim.planning import truncations
 
 MODULES: tuple[ModuleType, ...] = (
-    *(accuracy, asking, baselines, calibration, conversions, grid, pairs, pure, renyi),
+    *(accuracy, asking, baselines, calibration, composition, conversions, grid, pairs, pure, renyi),
     *(renyi_conversions, round, study, targets, gaussian, rounding, histograms, of_round),
     *(thresholds, frequencies, symbols, randomised_response, unary, hadamard),
     *(hash_family, local_hashing, subset_selection),
@@ -496,6 +497,18 @@ EXAMPLES: dict[str, Example] = {
         aliases={"exponent": "grid_exponent", "base_exponent": "grid_exponent"},
     ),
     "grid.squared_radius": example(clip=1.0, exponent=-7, signed=["exponent"], aliases=STEPS),
+    "charges.CompositionBudget": example(answers=26, each=0.05),
+    "charges.CompositionBudget.charge": example(
+        on=lambda: charges.CompositionBudget(answers=26, each=0.05), epsilon=0.05, infinite=True
+    ),
+    "charges.PureBudget": example(epsilon=1.0, budget_units=1000),
+    "charges.PureBudget.charge": example(
+        on=lambda: charges.PureBudget(epsilon=1.0), epsilon=0.05, infinite=True
+    ),
+    "composition.composition_answers": example(each=0.1, **TARGET),
+    "composition.composition_delta": example(answers=10, each=0.1, epsilon=0.5),
+    "composition.composition_each": example(answers=10, **TARGET),
+    "composition.composition_epsilon": example(answers=10, each=0.1, delta=1e-6),
     "histograms.design_histogram_study": example(
         name="all of it",
         **TARGET,
@@ -503,6 +516,30 @@ EXAMPLES: dict[str, Example] = {
         categories=64,
         policy=Policy.SKIP,
         horizon=546,
+        measure=Measure.ANSWERS,
+        answers=10,
+    ),
+    "histograms.best_histogram_study": example(
+        name="all of it",
+        **TARGET,
+        minimum_cohort=1000,
+        categories=64,
+        mechanism=round.Randomiser.OUE,
+        answers=10,
+        policy=Policy.SKIP,
+        horizon=546,
+    ),
+    "histograms.histogram_study_for_epsilon": example(
+        name="all of it",
+        **TARGET,
+        minimum_cohort=1000,
+        categories=64,
+        mechanism=round.Randomiser.OUE,
+        each=0.1,
+        measures=(Measure.PURE,),
+        policy=Policy.SKIP,
+        horizon=546,
+        aliases={"each": "epsilon"},
     ),
     "histograms.epsilon_for_answers": example(
         study=HISTOGRAMS, mechanism=round.Randomiser.OLH, categories=64, answers=10
@@ -553,6 +590,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "study.Study": example(**fields(STUDY), signed=["base_grid_exponent"]),
     "study.Study.sampler_delta_at": example(on=lambda: STUDY, epsilon=1.0),
+    "study.check_target_delta": example(delta=1e-6, measure=Measure.ZCDP),
     "study.design_study": example(
         name="all of it",
         epsilon=1.0,
@@ -585,12 +623,7 @@ EXAMPLES: dict[str, Example] = {
     "unary.half_levels": example(epsilon=1.0),
     "hash_family.HashFamily": example(size=3, symbols=9, aliases={"size": "hash_range"}),
     "hash_family.best_range": example(epsilon=1.0, symbols=9),
-    "local_hashing.LocalHashing.charge_given_seed": example(
-        on=lambda: local_hashing.LocalHashing(categories=3, epsilon=1.0),
-        symbol=1,
-        seed=2,
-        order=2.0,
-    ),
+    "local_hashing.uniform_levels": example(epsilon=1.0, hash_range=3),
     "local_hashing.joint_levels": example(epsilon=1.0, hash_range=3),
     "subset_selection.best_size": example(epsilon=1.0, options=9),
     "subset_selection.subset_levels": example(epsilon=1.0, options=9, size=2),
@@ -1101,6 +1134,7 @@ ELSEWHERE = {
     "hash_family.fits": "a step of HashFamily, which checks",
     "hash_family.is_prime": "a step of HashFamily, which checks",
     "hash_family.ranges_near": "a step of HashFamily, which checks",
+    "symbols.categories_of": "takes people's values, of which any may be wrong",
     "symbols.check_one_column": "takes people's values, of which any may be wrong",
     "guarded_sql.check_select": "takes a text; its own tests give it hostile ones",
     "guarded_sql.guard": "takes limits, which check themselves",

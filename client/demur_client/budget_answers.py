@@ -19,12 +19,15 @@ from demur_proto.baselines import (
     rounds_that_fit,
     whitehouse_fits,
 )
+from demur_proto.composition import LARGEST_ANSWER, composition_answers
 from demur_proto.grades import Grade
+from demur_proto.outward import ceil_float
 from demur_proto.pairs import pair_mu, pair_renyi, pair_rho
 from demur_proto.pure import PureCharge, pure_epsilon
 from demur_proto.ranges import check_amount
 from demur_proto.renyi_conversions import gdp_renyi, renyi_epsilon
 
+SYMBOLS = {"gdp": "μ", "zcdp": "ρ", "pure": "ε", "answers": "n"}  #: of budgets, by measure
 Quantity = Literal["epsilon", "rounds", "sigma"]
 GRADES: tuple[Grade, ...] = ("improved", "simple")
 CHARGES: tuple[PureCharge, ...] = ("tight", "quadratic")
@@ -201,7 +204,8 @@ def rounds_of_pure(round_epsilon: float, *, epsilon: float, delta: float) -> Ans
     def rogers(losses: PureLosses) -> bool:
         return rogers_fits(losses, epsilon=epsilon, delta=delta)
 
-    rows = [zcdp_row(grade, charge) for grade in GRADES for charge in CHARGES]
+    rows = [_composed_row(one, epsilon=epsilon, delta=delta)]
+    rows += [zcdp_row(grade, charge) for grade in GRADES for charge in CHARGES]
     rows.append(baseline_row("Whitehouse et al. 2023", whitehouse))
     if math.log(delta) <= -1:  # else its proof does not hold
         rows.append(baseline_row("Rogers et al. 2016", rogers))
@@ -210,6 +214,25 @@ def rounds_of_pure(round_epsilon: float, *, epsilon: float, delta: float) -> Ans
         f"How many {_plain(round_epsilon)}-DP rounds are ({_plain(epsilon)}, {_plain(delta)})-DP?"
     )
     return Answer(question=question, quantity="rounds", rows=tuple(rows))
+
+
+def _composed_row(one: Fraction, *, epsilon: float, delta: float) -> Row:
+    """How many answers fit by exact composition, which is also the budget."""
+
+    def fit(one: Fraction) -> int:
+        each = ceil_float(one)
+        if each > LARGEST_ANSWER:
+            return 0
+        return composition_answers(each, epsilon=epsilon, delta=delta)
+
+    answers = fit(one)
+    return Row(
+        grade="composed",
+        measure="answers",
+        budget=answers,
+        zero_out=answers,
+        two_people=fit(2 * one),
+    )
 
 
 def _zcdp_rows(rho: float, delta: float) -> tuple[Row, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from demur_proto.arrays import Integers
 from demur_proto.checks import check_integer
+from demur_proto.composition import MOST_ANSWERS
 from demur_proto.conversions import zcdp_rho
 from demur_proto.errors import ParameterError
 from demur_proto.grades import Grade
@@ -271,6 +272,76 @@ class ApproxDpBudget:
         if self.charging == "tight":
             cost = min(cost, Fraction(pure_rho(ceil_float(Fraction(loss)))))
         return _units(cost, self.rho, self.budget_units)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PureBudget:
+    """A budget in the measure `pure`: ε adds up, and together it is ε-DP with no δ.
+
+    Source: Rogers, Roth, Ullman & Vadhan 2016, arXiv:1605.08294: the filter of basic composition.
+
+    >>> budget = PureBudget(epsilon=1, budget_units=1000)
+    >>> budget.charge(0.25), budget.charge(Fraction(1, 3)), budget.charge(1.5)
+    (250, 334, 1001)
+    """
+
+    epsilon: Amount  #: ε of the guarantee, nats; finite, >= 0
+    budget_units: int = GRAIN  #: T; 1 to 2^62 - 1
+
+    def __post_init__(self) -> None:
+        _check_bound("epsilon", self.epsilon)
+        _check_units(self.budget_units)
+
+    def charge(self, epsilon: Amount) -> int:
+        """What an answer costs that is ε-DP for this person, in units. Secret.
+
+        Args:
+            epsilon: ε_t, nats; >= 0, or infinite.
+
+        Raises:
+            ParameterError: it is NaN or negative.
+        """
+        return _units(_loss("epsilon", epsilon), self.epsilon, self.budget_units)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompositionBudget:
+    """A budget in the measure `answers`: n answers that each cost at most ε₀, whatever less they cost.
+
+        an answer costs 1 unit, n + 1 if its ε_t exceeds ε₀, and 0 if it loses nothing
+
+    Source: `composition_delta`; under full adaptivity docs/privacy.md, "Exact composition".
+
+    >>> budget = CompositionBudget(answers=26, each=0.05)
+    >>> budget.charge(0), budget.charge(0.01), budget.charge(0.05), budget.charge(0.06)
+    (0, 1, 1, 27)
+    """
+
+    answers: int  #: n; 1 to 2^20
+    each: Amount  #: ε₀, nats; finite, >= 0
+
+    def __post_init__(self) -> None:
+        check_integer("answers", self.answers, 1, MOST_ANSWERS)
+        _check_bound("each", self.each)
+
+    @property
+    def budget_units(self) -> int:
+        """T = n."""
+        return self.answers
+
+    def charge(self, epsilon: Amount) -> int:
+        """What an answer costs that is ε-DP for this person, in units. Secret.
+
+        Args:
+            epsilon: ε_t, nats; >= 0, or infinite.
+
+        Raises:
+            ParameterError: it is NaN or negative.
+        """
+        loss = _loss("epsilon", epsilon)
+        if not loss:
+            return 0
+        return 1 if loss <= Fraction(self.each) else self.answers + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

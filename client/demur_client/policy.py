@@ -263,7 +263,7 @@ class OwnerPolicy:
 def epsilon_together(studies: Sequence[Study], *, delta: float) -> float:
     """ε, zero-out, of all that a device declared in these studies together; nats, rounded up.
 
-    Budgets add as ρ, where a study in GDP has ρ = ½μ². What the exact sampler may add to δ
+    Budgets add as ρ, in whatever measure: see `Study.rho`. What the exact sampler may add to δ
     (`Study.sampler_delta`) comes on top.
 
     Args:
@@ -277,10 +277,5 @@ def epsilon_together(studies: Sequence[Study], *, delta: float) -> float:
     """
     if not studies:
         return 0.0
-    total = sum(map(_rho, studies), Fraction())
+    total = sum((study.rho for study in studies), Fraction())
     return conversions.zcdp_epsilon(ceil_float(total), delta=delta)
-
-
-def _rho(study: Study) -> Fraction:
-    budget = Fraction(study.budget)
-    return budget**2 / 2 if study.measure is Measure.GDP else budget

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from demur_client.budget_answers import Answer, Row
+from demur_client.budget_answers import SYMBOLS, Answer, Row
 from demur_proto.guarantee import NEIGHBOUR, UNIT
 from demur_proto.outward import text_down, text_up
 
@@ -17,13 +17,13 @@ TWO_PEOPLE = "two people: the person's data replaced by any other person's"
 ROUNDING = "ε, δ and σ up, budgets and rounds down"
 GRADES = {
     "exact": "no proof can do better; a budget μ is for Gaussian noise only",
+    "composed": "exactly, by Kairouz, Oh & Viswanath 2015; a study with measure answers",
     "improved": "from zCDP or Rényi, by Canonne, Kamath & Steinke 2020",
     "simple": "from zCDP or Rényi, by Bun & Steinke 2016 and Mironov 2017",
     "tight": "a round of pure ε costs ε·tanh(ε/2)",
     "quadratic": "a round of pure ε costs ½ε²",
-    "sum": "the rounds' ε added up",
+    "sum": "the rounds' ε added up; a study with measure pure",
 }
-SYMBOLS = {"gdp": "μ", "zcdp": "ρ", "pure": "ε"}
 QUANTITIES = {"epsilon": "ε", "rounds": "rounds", "sigma": "σ"}
 SHOWN_FAILURES = 5  #: of one family; --json lists all
 

@@ -100,7 +100,7 @@ def next_histogram(
         study: the contract.
         feature: gives each person's category, 0 to categories − 1.
         number: the round's number in the study.
-        categories: k, how many there are; >= 2.
+        categories: k, how many there are; >= 1: see `Histogram`.
         mechanism: how devices randomise their category.
         epsilon: ε of the mechanism, nats; > 0. Not that of the study, which pays for all answers
             together: `histograms.epsilon_for_answers` says what each may have.

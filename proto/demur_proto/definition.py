@@ -45,7 +45,12 @@ LARGEST_REPORT_BYTES = 8 * LARGEST_REPORT_WORDS  #: 128 MiB, if they are INT64
 LARGEST_DEFINITION_BYTES = 1 << 16  #: of a study or round: every device reads it
 
 VIEWS = {View.LOCAL: study_pb2.VIEW_LOCAL, View.AGGREGATE: study_pb2.VIEW_AGGREGATE}
-MEASURES = {Measure.GDP: study_pb2.MEASURE_GDP, Measure.ZCDP: study_pb2.MEASURE_ZCDP}
+MEASURES = {
+    Measure.GDP: study_pb2.MEASURE_GDP,
+    Measure.ZCDP: study_pb2.MEASURE_ZCDP,
+    Measure.PURE: study_pb2.MEASURE_PURE,
+    Measure.ANSWERS: study_pb2.MEASURE_ANSWERS,
+}
 POLICIES = {
     Policy.SKIP: study_pb2.POLICY_SKIP,
     Policy.RETIRE: study_pb2.POLICY_RETIRE,
@@ -110,6 +115,7 @@ def define_study(study: Study) -> Defined[Study]:
         delta=study.delta,
         maximum_dimension=study.maximum_dimension,
         purpose=PURPOSES[study.purpose],
+        answer_epsilon=study.answer_epsilon,
     )
     definition = message.SerializeToString(deterministic=True)
     return Defined(study, definition, hash_definition(STUDY_TAG, definition))
@@ -143,6 +149,7 @@ def read_study(definition: bytes) -> Defined[Study]:
             horizon=message.horizon,
             maximum_dimension=message.maximum_dimension,
             purpose=named(PURPOSES, message.purpose, "purpose"),
+            answer_epsilon=message.answer_epsilon,
         )
     except ParameterError as error:
         raise WireError(f"not a valid study: {error}") from error

@@ -37,7 +37,7 @@ class Guarantee:
     epsilon: float  #: nats
     delta: float
     measure: Measure
-    budget: float  #: in the measure: μ, or ρ in nats
+    budget: float  #: in the measure: μ, ρ or ε in nats, or a number of answers
     view: View
     pair_epsilon: float  #: between two arbitrary people, nats
     pair_delta: float
@@ -72,6 +72,28 @@ def largest_report_mu(study: Study) -> float | None:
     return mu
 
 
+def in_words(measure: Measure, budget: float, *, each: float) -> tuple[str, str]:
+    """A budget with its measure, and what follows from it between two people, as statements end.
+
+    >>> in_words(Measure.PURE, 1.0, each=0.0)
+    ('pure 1-DP', ', from pure 2-DP')
+    >>> in_words(Measure.ANSWERS, 26.0, each=0.05)
+    ('at most 26 answers of pure 0.05-DP each, composed exactly', '')
+    """
+    match measure:
+        case Measure.GDP:
+            return f"{text_up(budget)}-GDP", f", from {text_up(pairs.pair_mu(budget))}-GDP"
+        case Measure.ZCDP:
+            return f"{text_up(budget)}-zCDP", f", from {text_up(pairs.pair_rho(budget))}-zCDP"
+        case Measure.PURE:
+            return f"pure {text_up(budget)}-DP", f", from pure {text_up(2 * budget)}-DP"
+        case Measure.ANSWERS:
+            return (
+                f"at most {budget:,.0f} answers of pure {text_up(each)}-DP each, composed exactly",
+                "",
+            )
+
+
 def guarantee_of(
     study: Study,
     *,
@@ -95,17 +117,15 @@ def guarantee_of(
     if study.view is View.AGGREGATE and per_report_mu is None:
         raise ParameterError("per_report_mu", per_report_mu, "given in view aggregate")
     pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.epsilon, study.delta)
-    if study.measure is Measure.GDP:
-        in_measure = f"{text_up(study.budget)}-GDP"
-        pair = f"{text_up(pairs.pair_mu(study.budget))}-GDP"
-    else:
-        in_measure = f"{text_up(study.budget)}-zCDP"
-        pair = f"{text_up(pairs.pair_rho(study.budget))}-zCDP"
+    in_measure, pair = in_words(study.measure, study.budget, each=study.answer_epsilon)
+    if study.measure is Measure.PURE:
+        # The chain through the reference needs no δ, whatever the study states.
+        pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.budget, 0.0)
     statement = (
         f"({text_up(study.epsilon)}, {text_up(study.delta)})-differential privacy, from "
         f"{in_measure}, over all rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. "
         f"View: {VIEWS[study.view]}. Between two arbitrary people: ({text_up(pair_epsilon)}, "
-        f"{text_up(pair_delta, digits=3)}), from {pair}. Noise: {NOISE[study.mechanism_family]}."
+        f"{text_up(pair_delta, digits=3)}){pair}. Noise: {NOISE[study.mechanism_family]}."
     )
     if per_report_epsilon is not None and per_report_pair_epsilon is not None:
         statement += (

@@ -185,14 +185,14 @@ class Histogram:
     """How many people are in each category of one feature.
 
     A person's value is one number, their category: 0 to categories − 1. Any other value counts as
-    nothing.
+    nothing. With one category it is a question of yes and no: 1 is yes, and anything else nothing.
 
     Raises:
         ParameterError: a field is outside its range.
     """
 
     feature: Feature
-    categories: int  #: k; 2 to 2^18
+    categories: int  #: k; 1 to 2^18, with 1 of the mechanism krr only
     mechanism: Randomiser
     epsilon: float  #: ε of the mechanism, nats; > 0
     size: int = (
@@ -202,7 +202,7 @@ class Histogram:
     def __post_init__(self) -> None:
         if not isinstance(self.feature, Feature):
             raise ParameterError("feature", self.feature, "a Feature")
-        check_integer("categories", self.categories, 2, MOST_CATEGORIES)
+        check_integer("categories", self.categories, 1, MOST_CATEGORIES)
         if not isinstance(self.mechanism, Randomiser):
             raise ParameterError("mechanism", self.mechanism, "a Randomiser")
         check_positive("epsilon", self.epsilon)

@@ -8,8 +8,10 @@ from fractions import Fraction
 
 from demur_proto import calibration, conversions
 from demur_proto.checks import check_integer, check_positive, check_text
+from demur_proto.composition import LARGEST_ANSWER, MOST_ANSWERS, composition_delta
 from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, GRAIN, base_units, squared_radius
+from demur_proto.pure import pure_delta, pure_rho
 from demur_proto.ranges import check_amount
 
 EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
@@ -28,6 +30,9 @@ class Measure(StrEnum):
 
     GDP = "gdp"  #: Gaussian differential privacy: budget μ, charges add as μ²
     ZCDP = "zcdp"  #: zero-concentrated differential privacy: budget ρ in nats
+    PURE = "pure"  #: pure differential privacy: budget ε in nats, charges add as they are
+    ANSWERS = "answers"
+    """Exact composition: the budget is a number of answers, each of at most `answer_epsilon` nats."""
 
 
 class Policy(StrEnum):
@@ -85,9 +90,9 @@ class Study:
     view: View
     measure: Measure
     policy: Policy
-    budget: float  #: per device, in the measure: μ, or ρ in nats; > 0
+    budget: float  #: per device, in the measure: μ, ρ or ε in nats, or a number of answers; > 0
     epsilon: float  #: the same guarantee as (ε, δ), zero-out: nats, > 0
-    delta: float  #: in (0, 1); includes what the exact sampler may add
+    delta: float  #: in (0, 1), in measure pure also 0; includes what the exact sampler may add
     minimum_cohort: int  #: fewest reports that may be released; >= 1
     mechanism_family: MechanismFamily = MechanismFamily.GAUSSIAN
     base_sigma: float = 0.0  #: noise of the base round, data units; > 0, or 0 without linear rounds
@@ -96,6 +101,7 @@ class Study:
     horizon: int = 0  #: most rounds; 0 when not fixed beforehand
     maximum_dimension: int = 1  #: most coordinates, or categories, of one answer; >= 1
     purpose: Purpose = Purpose.DATA  #: what its questions are for
+    answer_epsilon: float = 0.0  #: ε₀, the most that one answer costs; nats, > 0 in measure answers
 
     def __post_init__(self) -> None:
         check_text("name", self.name, longest=200)
@@ -105,14 +111,14 @@ class Study:
                 raise ParameterError(name, getattr(self, name), f"a {kind.__name__}")
         for name in ("budget", "epsilon"):
             check_positive(name, getattr(self, name))
-        if not isinstance(self.delta, float) or not 0 < self.delta < 1:
-            raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
+        check_target_delta(self.delta, self.measure)
         check_integer("minimum_cohort", self.minimum_cohort, 1, (1 << 31) - 1)
         check_integer("dishonest", self.dishonest, 0, self.minimum_cohort - 1)
         check_integer("horizon", self.horizon, 0, OPEN_HORIZON - 1)
         check_integer("maximum_dimension", self.maximum_dimension, 1, (1 << 31) - 1)
         self._check_family()
         self._check_purpose()
+        self._check_measure()
         spent = self.measure_delta + self.sampler_delta
         if not spent <= self.delta:
             raise ParameterError(
@@ -136,9 +142,13 @@ class Study:
                 if type(stated) not in (int, float) or stated:
                     raise ParameterError(name, stated, f"0 in a study of the family {family}")
         if family.has_histograms:
-            if self.measure is not Measure.ZCDP:
+            measures = [Measure.ZCDP] if family.has_linear else CATEGORICAL
+            if self.measure not in measures:
                 # μ-GDP says nothing about a randomised response; its ρ adds up with a Gaussian's.
-                raise ParameterError("measure", str(self.measure), f"zcdp in the family {family}")
+                possible = " or ".join(measures)
+                raise ParameterError(
+                    "measure", str(self.measure), f"{possible} in the family {family}"
+                )
             if self.view is not View.LOCAL:
                 # Each report carries all of its noise, so there is no share to hide in a sum.
                 raise ParameterError("view", str(self.view), f"local in the family {family}")
@@ -157,6 +167,26 @@ class Study:
         if self.purpose is Purpose.HALTS and self.policy is Policy.CLIP:
             raise ParameterError("policy", "clip", "skip or retire in a study for halts")
 
+    def _check_measure(self) -> None:
+        """What the measures `pure` and `answers` ask of the other fields."""
+        if self.measure in (Measure.PURE, Measure.ANSWERS) and self.mechanism_family.has_linear:
+            # Gaussian noise is no pure mechanism: no ε₀ bounds what one answer costs.
+            expected = f"gdp or zcdp in the family {self.mechanism_family}"
+            raise ParameterError("measure", str(self.measure), expected)
+        if self.measure is not Measure.ANSWERS:
+            if type(self.answer_epsilon) not in (int, float) or self.answer_epsilon:
+                raise ParameterError(
+                    "answer_epsilon", self.answer_epsilon, f"0 in measure {self.measure}"
+                )
+            return
+        check_positive("answer_epsilon", self.answer_epsilon)
+        if self.answer_epsilon > LARGEST_ANSWER:
+            expected = f"at most {LARGEST_ANSWER:g}"
+            raise ParameterError("answer_epsilon", self.answer_epsilon, expected)
+        if not (float(self.budget).is_integer() and self.budget <= MOST_ANSWERS):
+            expected = f"a whole number of answers, at most {MOST_ANSWERS}"
+            raise ParameterError("budget", self.budget, expected)
+
     @property
     def budget_norm(self) -> Fraction:
         """B_norm: how much ‖q‖² fits when every round is like the base round; data units².
@@ -170,7 +200,12 @@ class Study:
 
     @property
     def budget_units(self) -> int:
-        """T, the filter's integer budget; lcm(1 … 40) without linear rounds."""
+        """T, the filter's integer budget.
+
+        Without linear rounds lcm(1 … 40), or in measure `answers` just the number of these.
+        """
+        if self.measure is Measure.ANSWERS:
+            return int(self.budget)
         if not self.mechanism_family.has_linear:
             return GRAIN
         return base_units(self.budget_norm, self.base_grid_exponent)[0]
@@ -190,9 +225,43 @@ class Study:
     @property
     def measure_delta(self) -> float:
         """The δ at this ε that the budget alone costs, rounded up."""
-        if self.measure is Measure.GDP:
-            return conversions.gdp_delta(self.budget, epsilon=self.epsilon)
-        return conversions.zcdp_delta(self.budget, epsilon=self.epsilon)
+        match self.measure:
+            case Measure.GDP:
+                return conversions.gdp_delta(self.budget, epsilon=self.epsilon)
+            case Measure.ZCDP:
+                return conversions.zcdp_delta(self.budget, epsilon=self.epsilon)
+            case Measure.PURE:
+                return pure_delta(self.budget, epsilon=self.epsilon)
+            case Measure.ANSWERS:
+                return composition_delta(
+                    int(self.budget), each=self.answer_epsilon, epsilon=self.epsilon
+                )
+
+    @property
+    def rho(self) -> Fraction:
+        """The whole budget in zCDP, nats; where that is irrational, a little above.
+
+            gdp: ½μ²;  zcdp: ρ;  pure: ε tanh(ε/2);  answers: n ε₀ tanh(ε₀/2)
+
+        A share of the budget costs at most that share of ρ, in every measure. For `pure` that is
+        so because every ε_t that fits is at most ε and tanh grows: with Σ ε_t ≤ f ε,
+
+            Σ ρ(ε_t) ≤ Σ ε_t tanh(ε_t/2) ≤ tanh(ε/2) Σ ε_t ≤ f ρ(ε)
+
+        (ρ(ε) itself is not convex: it bends down beyond ε = 2.4.) In the others charges are
+        proportional to ρ.
+
+        Source: `pure_rho`; for gdp Bun & Steinke 2016, arXiv:1605.02065, Proposition 1.6.
+        """
+        match self.measure:
+            case Measure.GDP:
+                return Fraction(self.budget) ** 2 / 2
+            case Measure.ZCDP:
+                return Fraction(self.budget)
+            case Measure.PURE:
+                return Fraction(pure_rho(self.budget))
+            case Measure.ANSWERS:
+                return int(self.budget) * Fraction(pure_rho(self.answer_epsilon))
 
     @property
     def sampler_delta(self) -> float:
@@ -222,6 +291,21 @@ _KINDS: Mapping[str, type[StrEnum]] = {
     "mechanism_family": MechanismFamily,
     "purpose": Purpose,
 }
+
+
+CATEGORICAL = (Measure.PURE, Measure.ZCDP, Measure.ANSWERS)
+"""What a study of histograms only may count in."""
+
+
+def check_target_delta(delta: float, measure: Measure) -> None:
+    """Refuse what is no δ of a study in this measure: only the pure one may promise 0."""
+    if not isinstance(measure, Measure):
+        raise ParameterError("measure", measure, "a Measure")
+    zero = measure is Measure.PURE
+    if isinstance(delta, float) and (0 < delta < 1 or (zero and delta == 0)):
+        return
+    expected = "at least 0 and below 1" if zero else "between 0 and 1, both excluded"
+    raise ParameterError("delta", delta, expected)
 
 
 def sampler_delta(
@@ -325,7 +409,7 @@ def design_study(
         budget = largest_rho(epsilon, delta=remaining)
         sigma = calibration.sigma_for_answers_zcdp(answers, clip=clip, rho=budget)
     else:
-        raise ParameterError("measure", measure, "gdp or zcdp")
+        raise ParameterError("measure", measure, "gdp or zcdp, with linear rounds")
     return Study(
         name=name,
         view=view,

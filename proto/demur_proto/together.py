@@ -30,10 +30,12 @@ SHRINK = 1 - 2.0**-44  #: a budget that misses its target by rounding is made sm
 def added_budget(budgets: Sequence[float], *, measure: Measure) -> float:
     """What budgets are together, rounded up.
 
-        √(μ₁² + μ₂² + …) (gdp),  ρ₁ + ρ₂ + … (zcdp)
+        √(μ₁² + μ₂² + …) (gdp),  ρ₁ + ρ₂ + … (zcdp),  ε₁ + ε₂ + … (pure),  n₁ + n₂ + … (answers)
+
+    Numbers of answers add up where each is of at most the same ε₀.
 
     Args:
-        budgets: μ each, or ρ each in nats; > 0 and at most 1e15.
+        budgets: μ each, or ρ or ε each in nats, or answers; > 0 and at most 1e15.
         measure: which.
 
     Raises:
@@ -43,8 +45,8 @@ def added_budget(budgets: Sequence[float], *, measure: Measure) -> float:
     arXiv:2209.15596, arXiv:2210.17520; Bun & Steinke 2016, arXiv:1605.02065, Lemma 1.7, and
     arXiv:2008.11193.
 
-    >>> added_budget([3.0, 4.0], measure=Measure.GDP), added_budget([3.0, 4.0], measure=Measure.ZCDP)
-    (5.0, 7.0)
+    >>> [added_budget([3.0, 4.0], measure=measure) for measure in (Measure.GDP, Measure.ZCDP, Measure.PURE)]
+    [5.0, 7.0, 7.0]
     """
     if not budgets:
         raise ParameterError("budgets", budgets, "at least one")
@@ -83,7 +85,7 @@ def split_target(
     check_positive("epsilon", epsilon)
     check_amount("epsilon", epsilon)
     check_delta("delta", delta)
-    _check_measure(measure)
+    _check_of_sums(measure)
     for share in shares:
         check_positive("shares", share)
     if not sum(map(Fraction, shares)) <= 1:
@@ -131,6 +133,7 @@ def guarantee_together(
     for study in studies[1:]:
         if study.view is not first.view or study.measure is not first.measure:
             raise ParameterError("studies", study.name, "of one view and one measure")
+    _check_of_sums(first.measure)
     check_positive("epsilon", epsilon)
     check_amount("epsilon", epsilon)
     check_delta("delta", delta)
@@ -183,6 +186,13 @@ def guarantee_together(
         per_report_pair_epsilon=None,
         statement=statement,
     )
+
+
+def _check_of_sums(measure: Measure) -> None:
+    """Refuse a measure in which sums cannot count."""
+    _check_measure(measure)
+    if measure not in (Measure.GDP, Measure.ZCDP):
+        raise ParameterError("measure", str(measure), "gdp or zcdp, with linear rounds")
 
 
 def _check_measure(measure: Measure) -> None:

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 from demur_proto import conversions
 from demur_proto.checks import check_integer
+from demur_proto.composition import MOST_ANSWERS, composition_epsilon
 from demur_proto.errors import ParameterError
-from demur_proto.guarantee import NEIGHBOUR, NOISE, VIEWS
-from demur_proto.outward import text_up
-from demur_proto.pairs import pair_epsilon_delta, pair_mu, pair_rho
+from demur_proto.guarantee import NEIGHBOUR, NOISE, VIEWS, in_words
+from demur_proto.outward import ceil_float, text_up
+from demur_proto.pairs import pair_epsilon_delta
 from demur_proto.ranges import check_delta
 from demur_proto.study import Measure, Study, View
 from demur_proto.together import added_budget
@@ -108,41 +110,39 @@ class OverWindows:
 
     windows: int  #: in how many, at most
     measure: Measure
-    budget: float  #: μ, or ρ in nats
+    budget: float  #: μ, ρ or ε in nats, or a number of answers
     epsilon: float  #: nats
     delta: float
     view: View
     noise: str  #: which
+    answer_epsilon: float = 0.0  #: in measure answers, the most that one of them costs; nats
 
     @property
     def in_measure(self) -> str:
         """The budget with its measure."""
-        name = "GDP" if self.measure is Measure.GDP else "zCDP"
-        return f"{text_up(self.budget)}-{name}"
+        return in_words(self.measure, self.budget, each=self.answer_epsilon)[0]
 
     @property
     def pair(self) -> tuple[float, float]:
         """(ε, δ) between two arbitrary people."""
+        if self.measure is Measure.PURE:  # the chain through the reference needs no δ
+            return pair_epsilon_delta(self.budget, 0.0)
         return pair_epsilon_delta(self.epsilon, self.delta)
 
     @property
     def statement(self) -> str:
         """The promise in words."""
         epsilon, delta = self.pair
-        gdp = self.measure is Measure.GDP
-        pair = (
-            f"{text_up(pair_mu(self.budget))}-GDP"
-            if gdp
-            else f"{text_up(pair_rho(self.budget))}-zCDP"
-        )
+        pair = in_words(self.measure, self.budget, each=self.answer_epsilon)[1]
+        added = "the squares" if self.measure is Measure.GDP else "all"
         trust = "" if self.view is View.LOCAL else TRUST
         many = "1 window" if self.windows == 1 else f"{self.windows} windows"
         return (
             f"({text_up(self.epsilon)}, {text_up(self.delta)})-differential privacy, from "
             f"{self.in_measure}, over all rounds of {many}, each with a budget of its own, of which "
-            f"{'the squares' if gdp else 'all'} add up. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. View: "
+            f"{added} add up. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. View: "
             f"{VIEWS[self.view]}. Between two arbitrary people: ({text_up(epsilon)}, "
-            f"{text_up(delta, digits=3)}), from {pair}. Noise: {self.noise}.{trust}"
+            f"{text_up(delta, digits=3)}){pair}. Noise: {self.noise}.{trust}"
         )
 
 
@@ -150,6 +150,8 @@ def over_windows(windows: Sequence[Sequence[Study]], *, stay: int, delta: float)
     """The guarantee over any `stay` windows: those with the largest budgets, whichever they are.
 
         √(Σ μ²) (gdp),  Σ ρ (zcdp), converted to (ε, δ) exactly, as for a single study
+        Σ ε (pure), as it is
+        Σ n (answers), composed exactly at the largest ε₀ of all; of more than 2^20, Σ ρ in zcdp
 
     Each study has a filter of its own, so budgets add up under full adaptivity: questions in a later
     window may depend on all releases before.
@@ -179,7 +181,12 @@ def over_windows(windows: Sequence[Sequence[Study]], *, stay: int, delta: float)
     largest = sorted(windows, key=lambda studies: _cost(studies, measure), reverse=True)[:stay]
     chosen = [study for studies in largest for study in studies]
     budget = added_budget([study.budget for study in chosen], measure=measure)
-    most = _epsilon(budget, measure, delta=delta / 2)
+    each = max(study.answer_epsilon for study in everything)
+    if measure is Measure.ANSWERS and budget > MOST_ANSWERS:
+        rho = sum((study.rho for study in chosen), Fraction())
+        measure, budget, each = Measure.ZCDP, ceil_float(rho), 0.0
+    converted = partial(_epsilon, budget, measure, each=each)
+    most = converted(delta=delta / 2)
     needs = [sum(study.sampler_delta_at(most) for study in studies) for studies in windows]
     samplers = sum(sorted(needs, reverse=True)[:stay])
     left = delta - samplers
@@ -193,10 +200,11 @@ def over_windows(windows: Sequence[Sequence[Study]], *, stay: int, delta: float)
         windows=stay,
         measure=measure,
         budget=budget,
-        epsilon=_epsilon(budget, measure, delta=_below(left)),
+        epsilon=converted(delta=_below(left)),
         delta=delta,
         view=first.view,
         noise=NOISE[first.mechanism_family],
+        answer_epsilon=each,
     )
 
 
@@ -217,10 +225,16 @@ def _cost(studies: Sequence[Study], measure: Measure) -> Fraction:
     return sum((Fraction(study.budget) ** power for study in studies), Fraction())
 
 
-def _epsilon(budget: float, measure: Measure, *, delta: float) -> float:
-    if measure is Measure.GDP:
-        return conversions.gdp_epsilon(budget, delta=delta)
-    return conversions.zcdp_epsilon(budget, delta=delta)
+def _epsilon(budget: float, measure: Measure, *, each: float, delta: float) -> float:
+    match measure:
+        case Measure.GDP:
+            return conversions.gdp_epsilon(budget, delta=delta)
+        case Measure.ZCDP:
+            return conversions.zcdp_epsilon(budget, delta=delta)
+        case Measure.PURE:
+            return budget
+        case Measure.ANSWERS:
+            return composition_epsilon(int(budget), each=each, delta=delta)
 
 
 def _below(delta: float) -> float:

@@ -189,7 +189,7 @@ class Analyst(ModelQuestions, CountingQuestions):
 
         Args:
             feature: gives each person's category, 0 to categories − 1.
-            categories: k, how many there are; >= 2.
+            categories: k, how many there are; >= 1: see `Histogram`.
             mechanism: how devices randomise their category.
             epsilon: ε of the mechanism, nats; > 0.
 

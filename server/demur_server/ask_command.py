@@ -42,7 +42,11 @@ CONTRACT = (
     ("--minimum-cohort", int, "fewest reports that may be released"),
     ("--dishonest", int, "how many of these may add no noise (default: 0)"),
     ("--view", str, "local or aggregate (default: aggregate; a histogram's is local)"),
-    ("--measure", str, "gdp or zcdp (default: gdp; a histogram's is zcdp)"),
+    (
+        "--measure",
+        str,
+        "gdp or zcdp (default: gdp); of a histogram pure, zcdp or answers (default: the one that gives most)",
+    ),
     ("--policy", str, "skip, retire or clip (default: skip)"),
     ("--horizon", int, "most rounds; 0: not fixed (default: 0)"),
     ("--grid-exponent", int, "grid step is 2^this (default: -14)"),
@@ -53,12 +57,17 @@ CONTRACT = (
     ),
 )
 HISTOGRAM = (
-    ("--categories", int, "K", "how many there are; a person's is a number from 0 to K - 1"),
+    (
+        "--categories",
+        int,
+        "K",
+        "how many there are; a person's is a number from 0 to K - 1, or with K = 1 yes is 1",
+    ),
     (
         "--mechanism",
         str,
         "M",
-        "how devices randomise theirs: krr, sue, oue, blh, olh, hadamard or subset (default: oue)",
+        "how devices randomise theirs: krr, sue, oue, blh, olh, hadamard or subset (default: oue; with K = 1 krr)",
     ),
     (
         "--question-epsilon",

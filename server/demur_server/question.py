@@ -1,14 +1,19 @@
 """What `demur ask` was asked: which study is meant, and a sum, a histogram or a running count."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.definition import Defined, define_study
 from demur_proto.errors import NotFoundError, ParameterError
-from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.histograms import (
+    best_histogram_study,
+    design_histogram_study,
+    epsilon_for_answers,
+    histogram_study_for_epsilon,
+)
 from demur_proto.mechanisms.of_round import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import (
@@ -18,7 +23,7 @@ from demur_proto.round import (
     Feature,
     Randomiser,
 )
-from demur_proto.study import Measure, Policy, Study, View, design_study
+from demur_proto.study import CATEGORICAL, Measure, Policy, Study, View, design_study
 from demur_server.analyst import Analyst
 from demur_server.choosing import matches, read_weights
 from demur_server.running_question import OF_COUNTS, ask_running, check_options, counting_study
@@ -61,7 +66,11 @@ class Question:
                     raise ParameterError(_flag(name), known[name], " or ".join(choices))
                 known[name] = choices(known[name])
         if categories is not None:
-            check_integer("--categories", categories, 2, MOST_CATEGORIES)
+            check_integer("--categories", categories, 1, MOST_CATEGORIES)
+            if categories == 1 and known.get("mechanism", Randomiser.KRR) is not Randomiser.KRR:
+                raise ParameterError(
+                    "--mechanism", str(known["mechanism"]), "krr with one category"
+                )
             if len(features) != 1:
                 names = " ".join(each.name for each in features)
                 raise ParameterError("question", names, "one feature, which gives the category")
@@ -164,18 +173,20 @@ class Question:
 
     @property
     def _mechanism(self) -> Randomiser:
-        mechanism: Randomiser = self.given.get("mechanism", Randomiser.OUE)
+        default = Randomiser.KRR if self.categories == 1 else Randomiser.OUE
+        mechanism: Randomiser = self.given.get("mechanism", default)
         return mechanism
 
     def _epsilon(self, study: Study, categories: int) -> float:
         """ε of the one answer: as was said, or what so many answers leave for each."""
         if "question_epsilon" in self.given:
             return float(self.given["question_epsilon"])
+        answers = study.budget_units if study.measure is Measure.ANSWERS else ANSWERS
         return epsilon_for_answers(
             study,
             mechanism=self._mechanism,
             categories=categories,
-            answers=self.given.get("answers", ANSWERS),
+            answers=self.given.get("answers", answers),
         )
 
     def _new(self, name: str, contract: Mapping[str, Any]) -> Study:
@@ -187,13 +198,34 @@ class Question:
             answers = self.given.get("answers", ANSWERS)
             clip = self.given.get("clip", 1.0)
             return design_study(name=name, clip=clip, answers=answers, **told)
-        for key, only in {"view": View.LOCAL, "measure": Measure.ZCDP}.items():
-            if told.pop(key, only) != only:
-                raise ParameterError(_flag(key), contract[key], f"{only} with --categories")
-        most = told.pop("maximum_dimension", self.categories)
-        if most < self.categories:
-            raise ParameterError("--maximum-dimension", most, f"{self.categories} categories")
-        return design_histogram_study(name=name, categories=most, **told)
+        return self._new_histograms(name, told, categories=self.categories)
+
+    def _new_histograms(self, name: str, told: dict[str, Any], *, categories: int) -> Study:
+        """In the measure that was told, or else in the one that gives so many answers most."""
+        if told.pop("view", View.LOCAL) != View.LOCAL:
+            raise ParameterError("--view", str(self.given["view"]), "local with --categories")
+        measure = told.pop("measure", None)
+        if measure is not None and measure not in CATEGORICAL:
+            raise ParameterError(
+                "--measure", str(measure), f"{' or '.join(CATEGORICAL)} with --categories"
+            )
+        most = told.pop("maximum_dimension", categories)
+        if most < categories:
+            raise ParameterError("--maximum-dimension", most, f"{categories} categories")
+        contract = {"name": name, "categories": categories, **told}
+        answers, each = self.given.get("answers", ANSWERS), self.given.get("question_epsilon")
+        if each is not None:
+            # As many as fit; where not even one does, the check that follows says so.
+            measures = CATEGORICAL if measure is None else (measure,)
+            study = histogram_study_for_epsilon(
+                **contract, mechanism=self._mechanism, each=each, measures=measures
+            )
+        elif measure is None:
+            study = best_histogram_study(**contract, mechanism=self._mechanism, answers=answers)
+        else:
+            counted = answers if measure is Measure.ANSWERS else 0
+            study = design_histogram_study(**contract, measure=measure, answers=counted)
+        return replace(study, maximum_dimension=most)
 
     def _check_first(self, study: Study) -> None:
         """Refuse a question that a new study does not allow; of running counts `counting_study` has."""

@@ -9,7 +9,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import guarantee_for
 from demur_proto.round import Feature, HaltCount, Prefix
 from demur_proto.segments import Factorisation, Segment
-from demur_proto.study import Policy, Purpose, Study, sampler_delta
+from demur_proto.study import Measure, Policy, Purpose, Study, sampler_delta
 from demur_proto.together import guarantee_together, split_target
 from demur_sim.scenario import Scenario
 from demur_sim.simulation import LARGEST_DIMENSION, horizons_of, study_of
@@ -69,7 +69,7 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
         [rest, float(scenario.halts)],
         epsilon=scenario.epsilon,
         delta=scenario.delta,
-        measure=scenario.measure,
+        measure=scenario.measure or Measure.GDP,
         sampler=2 * sampler,
     )
     main = replace(scenario, epsilon=own, halts=0.0)

@@ -22,6 +22,7 @@ from demur_proto.arrays import Bits, Integers, Values, Words
 from demur_proto.calls import PEER
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import StateError
+from demur_proto.mechanisms.of_round import mechanism_of
 from demur_proto.round import Histogram, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Study, View
@@ -174,9 +175,9 @@ class _Confidant:
         asked: Defined[Round] = read_round(row.definition, study=study)
         query = asked.value.query
         if isinstance(query, Histogram):
-            value = self._life.person.evaluate(query.feature, slice(0, 1))[0, 0]
-            symbol = int(value) + 1 if row.given and value in range(query.categories) else 0
-            return given_sums(query, np.array([[symbol]], dtype=np.int64))
+            value = self._life.person.evaluate(query.feature, slice(0, 1))
+            symbols, _ = mechanism_of(study.value, query).encode(value, self._sampler)
+            return given_sums(query, symbols * row.given)
         sealed = self._ledger.sealed(study.hash, number)
         if sealed is None or sealed.report is None or self._sampler.noise is None:
             raise StateError(f"round {number}: the device has lost its report")

@@ -10,7 +10,6 @@ import numpy as np
 
 from demur_proto.arrays import Values
 from demur_proto.guarantee import Guarantee
-from demur_proto.histograms import epsilon_for_answers
 from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.of_round import (
     guarantee_for,
@@ -19,42 +18,15 @@ from demur_proto.mechanisms.of_round import (
     weight_of,
     word_type_of,
 )
-from demur_proto.round import Feature, Histogram, Randomiser
-from demur_proto.study import Study
+from demur_proto.round import Histogram
+from demur_sim.histogram_design import histogram_study, query_of
 from demur_sim.results import Result, number
-from demur_sim.scenario import Scenario
 
 SHOWN = 10  #: categories in the summary, the largest first
 SIMULATED = (
     " This run is simulated: its randomness follows from a seed, not from the cryptographic source "
     "that the statement rests on, so it describes the design and protects nobody."
 )
-
-
-def query_of(scenario: Scenario, study: Study, *, answers: int | None = None) -> Histogram:
-    """What a scenario's rounds ask, in the first period; the others differ in that only.
-
-    Args:
-        scenario: a histogram.
-        study: the contract; it says what the devices can spend.
-        answers: how many answers with a category fit each device; by default the scenario's budget.
-
-    Raises:
-        ParameterError: the categories or the answers are outside the mechanism's range.
-    """
-    mechanism = Randomiser(scenario.mechanism)
-    epsilon = epsilon_for_answers(
-        study,
-        mechanism=mechanism,
-        categories=scenario.categories,
-        answers=scenario.budget if answers is None else answers,
-    )
-    return Histogram(
-        feature=Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1}),
-        categories=scenario.categories,
-        mechanism=mechanism,
-        epsilon=epsilon,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -96,7 +68,11 @@ class HistogramResult(Result):
     @cached_property
     def worst_case_query(self) -> Histogram:
         """What could be asked if everyone paid for every round, at the same guarantee."""
-        return query_of(self.scenario, self.study.value, answers=len(self.releases))
+        study, rounds = self.study.value, len(self.releases)
+        other = histogram_study(
+            self.scenario, cohort=study.minimum_cohort, answers=rounds, horizon=study.horizon
+        )
+        return query_of(self.scenario, other, answers=rounds)
 
     @cached_property
     def worst_case_sigma(self) -> float:
@@ -199,6 +175,7 @@ class HistogramResult(Result):
             "mechanism": str(self.query.mechanism),
             "categories": self.query.categories,
             "epsilon_per_answer": self.query.epsilon,
+            "answer_epsilon": study.answer_epsilon,
             "weight": weight_of(study, self.query),
             "per_report_epsilon": self.guarantee.per_report_epsilon,
             "per_report_pair_epsilon": self.guarantee.per_report_pair_epsilon,

@@ -18,7 +18,8 @@ from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_sim.beside import Beside, Candidates, candidates_of, simulate_beside
 from demur_sim.counting_design import design_counting, halts_segment
-from demur_sim.histogram_results import HistogramResult, query_of
+from demur_sim.histogram_design import query_of
+from demur_sim.histogram_results import HistogramResult
 from demur_sim.how import How, Progress
 from demur_sim.linear_results import LinearResult
 from demur_sim.populations import Population

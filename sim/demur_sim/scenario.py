@@ -12,7 +12,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.grid import EXPONENT_LIMIT, squared_radius
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
 from demur_proto.segments import MOST_POSITIONS, Admission, Factorisation
-from demur_proto.study import Measure, Policy, View
+from demur_proto.study import CATEGORICAL, Measure, Policy, View, check_target_delta
 from demur_sim.baselines.by_name import DesignName, names_of
 from demur_sim.populations import FLAGS, MOST_DEVICES
 from demur_sim.presence import Presence
@@ -74,8 +74,9 @@ class Scenario:
     halts: float = 0.0
     """Of a running count: the share of the promise that pays for counting who ran out; 0: not asked."""
     epsilon: float = 1.0  #: of the guarantee, nats; > 0
-    delta: float = 1e-6  #: of the guarantee; in (0, 1)
-    measure: Measure = Measure.GDP  #: currency of charges and budget
+    delta: float = 1e-6  #: of the guarantee; in (0, 1), in measure pure also 0
+    measure: Measure | None = None
+    """Currency of charges and budget; None: gdp, of a histogram whichever gives its answers most."""
     budget: int = 15  #: answers of full size, or changes, that one device can afford; >= 1
     view: View = View.AGGREGATE  #: what the adversary of the guarantee sees
     policy: Policy = Policy.SKIP  #: what a filter does after an answer that no longer fits
@@ -101,8 +102,6 @@ class Scenario:
         for name in ("epsilon", "clip"):
             check_positive(name, getattr(self, name))
             object.__setattr__(self, name, float(getattr(self, name)))
-        if not isinstance(self.delta, float) or not 0 < self.delta < 1:
-            raise ParameterError("delta", self.delta, "between 0 and 1, both excluded")
         check_integer("budget", self.budget, 1, 1 << 53)
         check_integer("rounds", self.rounds, 0, (1 << 32) - 1)
         check_integer("minimum_cohort", self.minimum_cohort, 0, MOST_DEVICES)
@@ -115,9 +114,14 @@ class Scenario:
             raise ParameterError("sampler", self.sampler, "fast")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
+            if value is None and name == "measure":
+                if self.kind == Kind.HISTOGRAM:
+                    continue
+                value = Measure.GDP
             if value not in list(choices):
                 raise ParameterError(name, value, " or ".join(choices))
             object.__setattr__(self, name, choices(value))
+        check_target_delta(self.delta, self.measure or Measure.GDP)
         object.__setattr__(self, "parameters", _parameters(self.feature, self.parameters))
         check_integer("window", self.window, 0, (1 << 32) - 1)
         if not isinstance(self.data, Data):
@@ -138,10 +142,14 @@ _CHOICES: Mapping[str, type[StrEnum]] = {
 }
 _OF_HISTOGRAMS: Mapping[str, Sequence[StrEnum]] = {
     "view": (View.LOCAL,),
-    "measure": (Measure.ZCDP,),
+    "measure": CATEGORICAL,
     "policy": (Policy.SKIP, Policy.RETIRE),
 }
-_OF_PREFIXES: Mapping[str, Sequence[StrEnum]] = {"policy": (Policy.SKIP, Policy.RETIRE)}
+_OF_SUMS_TOO: Mapping[str, Sequence[StrEnum]] = {"measure": (Measure.GDP, Measure.ZCDP)}
+_OF_PREFIXES: Mapping[str, Sequence[StrEnum]] = {
+    "policy": (Policy.SKIP, Policy.RETIRE),
+    **_OF_SUMS_TOO,
+}
 _OF_SUMS = ("clip", "grid_exponent", "on_grid")
 _OF_CATEGORIES = ("categories", "mechanism")
 _OF_COUNTS = ("factorisation", "admission", "first_segment", "halts")
@@ -219,6 +227,7 @@ def scenario_of(
 
 
 def _check_linear(scenario: Scenario) -> None:
+    _check_possible(scenario, _OF_SUMS_TOO)
     _check_left_out(scenario, *_OF_CATEGORIES, *_OF_COUNTS)
     _check_designs(scenario)
     exponent, clip = scenario.grid_exponent, scenario.clip
@@ -228,12 +237,16 @@ def _check_linear(scenario: Scenario) -> None:
 
 def _check_histogram(scenario: Scenario) -> None:
     """Categories are randomised on each device for itself: no noise to share, no grid, no clip."""
-    check_integer("categories", scenario.categories, 2, MOST_CATEGORIES)
+    check_integer("categories", scenario.categories, 1, MOST_CATEGORIES)
     others = [each for each in Randomiser if each != scenario.mechanism]
     if len(others) == len(Randomiser):
         raise ParameterError("mechanism", scenario.mechanism, " or ".join(Randomiser))
     if scenario.beside and scenario.beside not in others:
         raise ParameterError("beside", scenario.beside, " or ".join(others))
+    if scenario.categories == 1 and scenario.mechanism != Randomiser.KRR:
+        raise ParameterError("mechanism", scenario.mechanism, "krr where there is one category")
+    if scenario.categories == 1 and scenario.beside:
+        raise ParameterError("beside", scenario.beside, "left out where there is one category")
     _check_possible(scenario, _OF_HISTOGRAMS)
     _check_left_out(scenario, *_OF_SUMS, *_OF_COUNTS)
 
@@ -298,9 +311,10 @@ def _check_designs(scenario: Scenario) -> None:
 def _check_possible(scenario: Scenario, possible: Mapping[str, Sequence[StrEnum]]) -> None:
     """Refuse a choice that this kind does not have."""
     for name, choices in possible.items():
-        if getattr(scenario, name) not in choices:
+        value = getattr(scenario, name)
+        if value is not None and value not in choices:
             expected = f"{' or '.join(choices)} where kind is {scenario.kind}"
-            raise ParameterError(name, str(getattr(scenario, name)), expected)
+            raise ParameterError(name, str(value), expected)
 
 
 def _check_left_out(scenario: Scenario, *names: str) -> None:

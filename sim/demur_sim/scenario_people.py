@@ -55,7 +55,7 @@ def population_of(scenario: Scenario) -> Population:
 
 def _made_up(scenario: Scenario) -> Population:
     data = scenario.data
-    if scenario.kind is Kind.HISTOGRAM:
+    if scenario.kind is Kind.HISTOGRAM and scenario.feature != STATE:
         return Telemetry.of(
             devices=data.devices,
             periods=data.periods,

@@ -30,12 +30,15 @@ def scenario_text(scenario: Scenario, *, about: Sequence[str] = ()) -> str:
     <BLANKLINE>
     """
     lines = [f"# {line}" for line in about] + [""] * bool(about)
+    plain = Scenario(name=scenario.name)
     for item in fields(scenario):
         value = getattr(scenario, item.name)
         if item.name == "parameters":
             if value:
                 lines.append(f"parameters = {_inline(value)}")
-        elif item.name not in TABLES and value != item.default:
+        elif item.name == "name" or (
+            item.name not in TABLES and value not in (None, getattr(plain, item.name))
+        ):
             lines.append(f"{item.name} = {_written(value)}")
     for name in TABLES:
         lines += _table(name, getattr(scenario, name))

@@ -92,7 +92,7 @@ class Session(Protocol):
         Args:
             feature: gives one number for each person, 0 to categories − 1; a person with another
                 value counts as nothing.
-            categories: k, how many there are; >= 2.
+            categories: k, how many there are; >= 1: see `Histogram`.
             mechanism: how devices randomise their category.
             epsilon: ε of this answer, nats; > 0. Not the study's, which pays for all of them:
                 `histograms.epsilon_for_answers` says which is the largest for so many answers.

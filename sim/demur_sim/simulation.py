@@ -9,12 +9,12 @@ from demur_proto.checks import check_integer
 from demur_proto.continual.factors import change_norm
 from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
-from demur_proto.histograms import design_histogram_study
 from demur_proto.segments import doubling
+from demur_proto.study import Measure, Study, View, design_study
 from demur_proto.study import Purpose as StudyPurpose
-from demur_proto.study import Study, View, design_study
 from demur_sim.cohort_session import cohort_session
 from demur_sim.device_session import device_session
+from demur_sim.histogram_design import histogram_study
 from demur_sim.opening_processes import process_session
 from demur_sim.populations import Population
 from demur_sim.presence import Turnout
@@ -54,8 +54,8 @@ def study_of(
         scenario: what to simulate.
         devices: how many people there are.
         answers: full-clip answers that fit each device, or changes by 1 whenever they come; by
-            default the scenario's budget. In a study of histograms their number is up to the ε of
-            the rounds.
+            default the scenario's budget. In a study of histograms in zcdp or pure their number is up
+            to the ε of the rounds.
         view: what the adversary sees; by default the scenario's.
         horizon: most rounds; 0 when the analyst decides as they go. Of a running count, those of
             its segment, or of all its segments together.
@@ -68,14 +68,8 @@ def study_of(
     if cohort > devices:
         raise ParameterError("minimum_cohort", cohort, f"<= the number of devices, {devices}")
     if scenario.kind is Kind.HISTOGRAM:
-        return design_histogram_study(
-            name=scenario.name,
-            epsilon=scenario.epsilon,
-            delta=scenario.delta,
-            minimum_cohort=cohort,
-            categories=scenario.categories,
-            policy=scenario.policy,
-            horizon=horizon,
+        return histogram_study(
+            scenario, cohort=cohort, answers=answers or scenario.budget, horizon=horizon
         )
     clip = scenario.clip
     if scenario.kind is Kind.PREFIX:
@@ -87,7 +81,7 @@ def study_of(
         delta=scenario.delta,
         answers=scenario.budget if answers is None else answers,
         clip=clip,
-        measure=scenario.measure,
+        measure=scenario.measure or Measure.GDP,
         view=scenario.view if view is None else view,
         policy=scenario.policy,
         grid_exponent=scenario.grid_exponent,

@@ -4,6 +4,7 @@ import numpy as np
 
 from demur_proto.arrays import Flags, Integers, Values
 from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.symbols import categories_of
 from demur_proto.round import Feature
 from demur_sim.populations import Population
 from demur_sim.questions import blocks
@@ -45,7 +46,7 @@ def category_counts(
     Args:
         people: who they are.
         asked: the feature.
-        categories: k.
+        categories: k; with one it is who has the value 1.
         among: who counts [devices]; by default everyone.
 
     Raises:
@@ -59,6 +60,7 @@ def category_counts(
         values = people.evaluate(asked, block)[:, 0]
         if among is not None:
             values = values[among[block]]
+        values = categories_of(values, categories=categories)
         some = values[(values >= 0) & (values < categories)]  # not NaN
         whole = some.astype(np.int64)
         counts += np.bincount(whole[whole == some], minlength=categories)

@@ -201,6 +201,7 @@ def test_rounds_of_pure_privacy_by_every_filter(capsys: pytest.CaptureFixture[st
     answer = ask("rounds --epsilon 1 --delta 1e-5 --pure 0.01", capsys)
 
     assert column(answer, "zero_out") == {
+        "composed": 720,
         "improved, tight": 611,
         "improved, quadratic": 611,
         "simple, tight": 416,

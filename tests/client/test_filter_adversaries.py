@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.charges import Amount, ApproxDpBudget, GdpBudget, RenyiBudget, ZcdpBudget
+from demur_client.charges import (
+    Amount,
+    ApproxDpBudget,
+    CompositionBudget,
+    GdpBudget,
+    PureBudget,
+    RenyiBudget,
+    ZcdpBudget,
+)
 from demur_client.filters import Filter, RenyiFilter
 from demur_proto.grid import GRAIN
 from demur_proto.study import Policy
@@ -63,6 +71,24 @@ def approx_dp(units: int, policy: Policy) -> Spender:
     return lambda x: mine.try_charge(budget.charge(x)), losses
 
 
+def pure(units: int, policy: Policy) -> Spender:
+    budget = PureBudget(epsilon=Fraction(3, 7), budget_units=units)
+    mine = Filter.within(budget, policy=policy)
+    return lambda x: mine.try_charge(budget.charge(x)), lambda x: [(Fraction(x), Fraction(3, 7))]
+
+
+def answers(units: int, policy: Policy) -> Spender:
+    """Two bounds: on the number of answers that lose anything, and on what each of them loses."""
+    budget = CompositionBudget(answers=min(units, 1 << 12), each=Fraction(1, 3))
+    mine = Filter.within(budget, policy=policy)
+
+    def losses(x: Any) -> list[tuple[Fraction, Fraction]]:
+        largest = Fraction(x) if Fraction(x) > budget.each else Fraction(0)
+        return [(Fraction(x != 0), Fraction(budget.answers)), (largest, Fraction(0))]
+
+    return lambda x: mine.try_charge(budget.charge(x)), losses
+
+
 def squares(units: int, policy: Policy) -> Spender:
     mine = Filter(budget_units=units, policy=policy)
 
@@ -83,6 +109,8 @@ MEASURES = {
     "gdp": gdp,
     "renyi": renyi,
     "approx_dp": approx_dp,
+    "pure": pure,
+    "answers": answers,
     "squares": squares,
 }
 
@@ -190,7 +218,7 @@ def test_an_adaptive_adversary_gets_no_more_than_the_budget(
     assert not overspent(MEASURES[measure](units, policy), listed(chosen), steps=40)[0]
 
 
-@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx_dp"])
+@pytest.mark.parametrize("measure", ["zcdp", "gdp", "renyi", "approx_dp", "pure"])
 def test_the_property_notices_charges_that_are_rounded_the_wrong_way(
     measure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from demur_proto.errors import ParameterError, PolicyError
 from demur_proto.histograms import design_histogram_study
 from demur_proto.round import Feature, Histogram, Query, Randomiser
 from demur_proto.segments import Segment
-from demur_proto.study import Study, View, design_study
+from demur_proto.study import Measure, Study, View, design_study
 from demur_proto.v1 import round_pb2
 
 FEATURE = Feature(name="x")
@@ -337,3 +337,28 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(ParameterError, match="policy"):
             load_policy(path)
+
+
+def test_the_lifetime_cap_counts_a_study_of_any_measure_by_what_it_is_in_zcdp() -> None:
+    def study(measure: Measure, epsilon: float) -> Defined[Study]:
+        return define_study(
+            design_histogram_study(
+                name="h",
+                epsilon=epsilon,
+                delta=1e-6,
+                minimum_cohort=1,
+                categories=4,
+                measure=measure,
+                answers=15 if measure is Measure.ANSWERS else 0,
+            )
+        )
+
+    cap = OwnerPolicy().lifetime_cap.budget
+    composed = study(Measure.ANSWERS, 1.0)
+
+    assert float(study(Measure.PURE, 1.0).value.rho) / cap == pytest.approx(0.38, abs=0.01)
+    assert float(composed.value.rho) / cap == pytest.approx(0.03, abs=0.005)
+    OwnerPolicy(views=(View.LOCAL,)).check_study(composed, agreed=[composed.value] * 20)
+    OwnerPolicy().check_study(study(Measure.PURE, 1.74))
+    with pytest.raises(PolicyError, match="lifetime_epsilon"):
+        OwnerPolicy().check_study(study(Measure.PURE, 1.75))

@@ -50,8 +50,8 @@ def test_a_budget_takes_its_part_of_a_cap_in_either_measure(
 
 
 @given(
-    cap=st.tuples(st.sampled_from(Measure), st.floats(1e-3, 1e3)),
-    study=st.tuples(st.sampled_from(Measure), st.floats(1e-3, 1e3)),
+    cap=st.tuples(st.sampled_from([Measure.GDP, Measure.ZCDP]), st.floats(1e-3, 1e3)),
+    study=st.tuples(st.sampled_from([Measure.GDP, Measure.ZCDP]), st.floats(1e-3, 1e3)),
     total=st.integers(1, 2**62 - 1),
     taken=st.integers(0, GRAIN),
     data=st.data(),
@@ -99,7 +99,7 @@ def test_a_cap_is_a_positive_finite_budget(budget: float) -> None:
 # ---- spending under it -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("measure", list(Measure))
+@pytest.mark.parametrize("measure", [Measure.GDP, Measure.ZCDP])
 def test_a_cap_ends_what_two_studies_may_spend_together(measure: Measure) -> None:
     ledger = MemoryLedger(caps=[cap_of(measure, 4 / 3 + 0.01)])  # four answers' worth
     for of in (GDP, ZCDP):
@@ -129,7 +129,7 @@ def test_a_cap_counts_what_was_spent_before_it_was_set_and_what_was_forgotten() 
 
 
 @pytest.mark.parametrize(("studies", "all_fits"), [(2 - 1e-8, False), (2 + 1e-8, True)])
-@pytest.mark.parametrize("measure", list(Measure))
+@pytest.mark.parametrize("measure", [Measure.GDP, Measure.ZCDP])
 def test_a_cap_on_either_side_of_all_that_is_declared_decides_about_the_last_answer(
     measure: Measure, studies: float, all_fits: bool
 ) -> None:
@@ -162,7 +162,7 @@ def test_an_answer_is_shrunk_to_what_fits_under_every_filter() -> None:
 @given(
     norms=st.lists(st.tuples(st.booleans(), st.integers(0, 2 * FULL)), max_size=12),
     studies=st.floats(0.1, 3.0),
-    measure=st.sampled_from(Measure),
+    measure=st.sampled_from([Measure.GDP, Measure.ZCDP]),
 )
 def test_a_cap_and_both_budgets_hold_whatever_is_asked(
     norms: list[tuple[bool, int]], studies: float, measure: Measure

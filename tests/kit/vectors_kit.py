@@ -13,10 +13,12 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 ACCOUNTING: dict[str, Any] = json.loads((GOLDEN / "accounting.json").read_text("utf-8"))
 DIVERGENCES = families_of((GOLDEN / "divergences.json").read_text("utf-8"))
 DEVICES = families_of((GOLDEN / "device.json").read_text("utf-8"))
+COMPOSITION = families_of((GOLDEN / "composition.json").read_text("utf-8"))
 CASES = {
     **families_of((GOLDEN / "accounting.json").read_text("utf-8")),
     **DIVERGENCES,
     **DEVICES,
+    **COMPOSITION,
 }
 
 

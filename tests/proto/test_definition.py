@@ -137,7 +137,7 @@ def test_recorded_report_ids_are_the_first_half_of_the_hmac(recorded: dict[str, 
 @given(
     name=st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=30),
     view=st.sampled_from(View),
-    measure=st.sampled_from(Measure),
+    measure=st.sampled_from([Measure.GDP, Measure.ZCDP]),
     policy=st.sampled_from(Policy),
     answers=st.integers(1, 500),
     epsilon=st.floats(0.1, 5.0),

@@ -33,6 +33,7 @@ from demur_proto.mechanisms.of_round import (
     report_length_of,
     room_of,
     sized,
+    weight_of,
 )
 from demur_proto.round import MOST_CATEGORIES, Feature, Histogram, Randomiser, Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
@@ -248,11 +249,18 @@ def test_every_category_costs_the_same_and_none_costs_nothing(mechanism: Randomi
 @pytest.mark.parametrize("change", [-4, 2**43])
 def test_a_weight_that_a_category_does_not_cost_is_refused(change: int) -> None:
     message = round_message()
-    low = math.ceil(ROUND.value.weight / (1 + 2.0**-40))
+    low = math.ceil(weight_of(STUDY.value, QUERY) / (1 + 2.0**-40))
     message.weight = (low if change < 0 else ROUND.value.weight) + change
 
     with pytest.raises(WireError, match="weight"):
         read(message)
+
+
+def test_a_round_from_when_no_category_was_hashed_is_read_with_its_dearer_weight() -> None:
+    mine = weight_of(STUDY.value, QUERY)
+
+    assert ROUND.value.weight > 1.99 * mine
+    assert read(round_message()).value == ROUND.value
 
 
 @pytest.mark.parametrize("change", [-1000, 1, 2**42])
@@ -299,7 +307,6 @@ def test_each_wrong_field_of_the_round_is_refused_in_one_line(field: str, value:
     ("field", "value"),
     [
         ("categories", 0),
-        ("categories", 1),
         ("categories", 65),  # more than the study allows
         ("categories", (1 << 18) + 1),
         ("categories", (1 << 32) - 1),

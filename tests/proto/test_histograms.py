@@ -11,10 +11,23 @@ from hypothesis import strategies as st
 from demur_client.filters import Filter
 from demur_proto.definition import define_study, read_study
 from demur_proto.errors import ParameterError
-from demur_proto.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.histograms import (
+    best_histogram_study,
+    design_histogram_study,
+    epsilon_for_answers,
+    histogram_study_for_epsilon,
+)
 from demur_proto.mechanisms.of_round import randomiser_of, weight_of
 from demur_proto.round import Feature, Histogram, Randomiser
-from demur_proto.study import MechanismFamily, Policy, Study, View, design_study
+from demur_proto.study import (
+    CATEGORICAL,
+    Measure,
+    MechanismFamily,
+    Policy,
+    Study,
+    View,
+    design_study,
+)
 
 STUDY = design_histogram_study(
     name="x", epsilon=1.0, delta=1e-6, minimum_cohort=10, categories=1000
@@ -115,7 +128,7 @@ def test_twice_the_answers_cost_half_each() -> None:
         ("answers", 0),
         ("answers", 10**15),  # at less than 1e-6 each
         ("answers", 1.0),
-        ("categories", 1),
+        ("categories", 0),
         ("categories", 1001),
         ("mechanism", "oue"),
     ],
@@ -138,7 +151,7 @@ def test_a_gaussian_study_has_no_epsilon_for_histograms() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("epsilon", 0.0), ("delta", 1.0), ("categories", 1), ("policy", Policy.CLIP), ("name", "")],
+    [("epsilon", 0.0), ("delta", 1.0), ("categories", 0), ("policy", Policy.CLIP), ("name", "")],
 )
 def test_designs_outside_their_range_are_refused(name: str, value: Any) -> None:
     arguments: dict[str, Any] = {
@@ -164,3 +177,73 @@ def test_an_ordinary_design_with_histograms_only_is_made_elsewhere() -> None:
             mechanism_family=MechanismFamily.PURE,
         )
     assert replace(STUDY, maximum_dimension=2).mechanism_family is MechanismFamily.PURE
+
+
+@settings(max_examples=6)
+@given(
+    target=st.floats(0.2, 8.0),
+    mechanism=st.sampled_from([Randomiser.KRR, Randomiser.OUE, Randomiser.SUBSET]),
+    answers=st.integers(1, 400),
+)
+def test_the_best_study_gives_no_less_than_any_measure(
+    target: float, mechanism: Randomiser, answers: int
+) -> None:
+    contract: dict[str, Any] = {
+        "name": "x",
+        "epsilon": target,
+        "delta": 1e-6,
+        "minimum_cohort": 10,
+        "categories": 16,
+    }
+    asked: dict[str, Any] = {"mechanism": mechanism, "categories": 16, "answers": answers}
+
+    best = best_histogram_study(**{**contract, **asked})
+
+    each = {}
+    for measure in CATEGORICAL:
+        counted = answers if measure is Measure.ANSWERS else 0
+        study = design_histogram_study(**contract, measure=measure, answers=counted)
+        each[measure] = epsilon_for_answers(study, **asked)
+    assert epsilon_for_answers(best, **asked) == each[best.measure]
+    assert each[best.measure] >= max(each.values()) * (1 - 1e-3)
+    assert each[Measure.ANSWERS] >= each[Measure.PURE] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("each", "delta", "measure", "answers"),
+    [
+        (0.05, 1e-6, Measure.ANSWERS, 26),
+        (1.0, 1e-6, Measure.PURE, 1),
+        (0.25, 0.0, Measure.PURE, 4),
+        (2.0, 1e-6, Measure.ZCDP, 0),  # which does not fit: whoever asks is told so later
+    ],
+)
+def test_the_study_for_answers_of_one_epsilon_is_where_most_of_them_fit(
+    each: float, delta: float, measure: Measure, answers: int
+) -> None:
+    study = histogram_study_for_epsilon(
+        name="x",
+        epsilon=1.0,
+        delta=delta,
+        minimum_cohort=10,
+        categories=1,
+        mechanism=Randomiser.KRR,
+        each=each,
+    )
+
+    assert study.measure is measure
+    assert study.budget_units // weight(study, Randomiser.KRR, 1, each) == answers
+
+
+def test_without_a_delta_only_addition_is_left() -> None:
+    study = best_histogram_study(
+        name="x",
+        epsilon=1.0,
+        delta=0.0,
+        minimum_cohort=10,
+        categories=64,
+        mechanism=Randomiser.OUE,
+        answers=26,
+    )
+
+    assert (study.measure, study.delta) == (Measure.PURE, 0.0)

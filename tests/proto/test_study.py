@@ -42,7 +42,7 @@ STUDY = Study(
     answers=st.one_of(st.integers(1, 40), st.integers(1, 100_000)),
     clip=st.sampled_from([1.0, 0.3, 2.5, 1e-3, 7.0, 1e4 / 3]),
     fineness=st.integers(0, 4),
-    measure=st.sampled_from(Measure),
+    measure=st.sampled_from([Measure.GDP, Measure.ZCDP]),
     view=st.sampled_from(View),
     policy=st.sampled_from(Policy),
     dishonest=st.integers(0, 9),
@@ -91,7 +91,7 @@ def test_exactly_the_designed_number_of_full_clip_answers_fits(
     epsilon=st.floats(-2, 1).map(lambda x: 10**x),
     delta=st.floats(-15, -0.5).map(lambda x: 10**x),
     reserve=st.floats(0.0, 0.999),
-    measure=st.sampled_from(Measure),
+    measure=st.sampled_from([Measure.GDP, Measure.ZCDP]),
 )
 def test_a_design_is_valid_even_where_the_sampler_takes_much_of_delta(
     epsilon: float, delta: float, reserve: float, measure: Measure
@@ -247,7 +247,9 @@ def test_designs_outside_their_range_are_refused(field: str, value: Any) -> None
 def test_a_measure_that_studies_cannot_have_is_refused_with_those_they_can() -> None:
     measure: Any = "renyi"
 
-    with pytest.raises(ParameterError, match="measure must be gdp or zcdp, got 'renyi'"):
+    with pytest.raises(
+        ParameterError, match="measure must be gdp or zcdp, with linear rounds, got 'renyi'"
+    ):
         design_study(
             name="x", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=10, measure=measure
         )

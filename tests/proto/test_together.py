@@ -36,7 +36,7 @@ def test_budgets_add_as_their_measure_says_and_never_below_the_truth(budgets: li
     epsilon=st.floats(0.05, 100.0),
     exponent=st.integers(3, 12),
     shares=st.lists(st.floats(0.01, 0.3), min_size=1, max_size=3),
-    measure=st.sampled_from(list(Measure)),
+    measure=st.sampled_from([Measure.GDP, Measure.ZCDP]),
     view=st.sampled_from(list(View)),
 )
 def test_a_promise_that_was_split_is_kept_by_all_studies_together(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur_proto.composition import composition_epsilon
 from demur_proto.errors import ParameterError
 from demur_proto.histograms import design_histogram_study
 from demur_proto.study import Measure, Study, View, design_study
@@ -159,3 +160,47 @@ def test_promises_are_told_for_every_small_number_of_windows_and_for_all() -> No
     assert told_stays(1) == [1]
     assert told_stays(5) == [1, 2, 3, 4, 5]
     assert told_stays(100) == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 100]
+
+
+@pytest.mark.parametrize("measure", [Measure.PURE, Measure.ANSWERS])
+def test_windows_of_pure_mechanisms_add_up_in_their_own_measure(measure: Measure) -> None:
+    study = design_histogram_study(
+        name="h",
+        epsilon=1.0,
+        delta=1e-6,
+        minimum_cohort=10,
+        categories=4,
+        measure=measure,
+        answers=26 if measure is Measure.ANSWERS else 0,
+    )
+
+    one, two = (over_windows([[study]] * 3, stay=stay, delta=1e-6) for stay in (1, 2))
+
+    assert (one.budget, two.budget) == (study.budget, 2 * study.budget)
+    if measure is Measure.PURE:
+        assert (one.epsilon, two.epsilon) == (1.0, 2.0)
+        assert two.pair == (4.0, 0.0)
+        assert "from pure 2-DP, over all rounds of 2 windows" in two.statement
+    else:
+        assert one.epsilon == pytest.approx(1.0, rel=1e-9)
+        exact = composition_epsilon(52, each=study.answer_epsilon, delta=1e-6)
+        assert two.epsilon == pytest.approx(exact, rel=1e-9)
+        assert two.epsilon < 2.0
+        assert "from at most 52 answers of pure 0.0" in two.statement
+
+
+def test_more_answers_than_are_composed_exactly_add_up_in_zcdp() -> None:
+    study = design_histogram_study(
+        name="h",
+        epsilon=1.0,
+        delta=1e-6,
+        minimum_cohort=10,
+        categories=4,
+        measure=Measure.ANSWERS,
+        answers=1 << 12,
+    )
+
+    both = over_windows([[study]] * 257, stay=257, delta=1e-6)
+
+    assert both.measure is Measure.ZCDP
+    assert both.budget == pytest.approx(257 * float(study.rho), rel=1e-12)

@@ -212,7 +212,7 @@ async def test_without_an_epsilon_of_its_own_a_histogram_costs_its_part_of_the_b
     largest = epsilon_for_answers(study, mechanism=Randomiser.OUE, categories=8, answers=3)
 
     assert (status, err[:14]) == (1, "error: round 1")
-    assert (study.view, study.measure, study.maximum_dimension) == ("local", "zcdp", 8)
+    assert (study.view, study.measure, study.maximum_dimension) == ("local", "answers", 8)
     with sqlite_door(server.folder / "store.sqlite") as door, door.looking() as sql:
         [kept] = [
             read_round(each.definition, study=analyst.study).value

@@ -345,7 +345,7 @@ async def test_words_of_another_length_fail_the_call_in_one_line(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"categories": 1}, "categories must be"),
+        ({"categories": 0}, "categories must be"),
         ({"categories": MOST_CATEGORIES + 1}, "categories must be"),
         ({"epsilon": 0.0}, "epsilon must be"),
         ({"epsilon": float("nan")}, "epsilon must be"),

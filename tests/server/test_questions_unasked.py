@@ -12,7 +12,7 @@ from demur_proto.errors import DemurError, ParameterError, StateError, StorageEr
 from demur_proto.histograms import design_histogram_study
 from demur_proto.round import Feature
 from demur_proto.segments import Factorisation
-from demur_proto.study import Study, design_study
+from demur_proto.study import Measure, Study, design_study
 from demur_server.ask_command import add_commands
 from demur_server.choosing import read_features
 from demur_server.question import Question
@@ -97,7 +97,7 @@ def test_a_new_study_for_a_running_count_has_room_for_changes_in_the_longest_seg
             ParameterError,
             "^--policy must be skip or retire",
         ),
-        (["app", "--categories", "1"], ParameterError, "^--categories must be an integer >= 2"),
+        (["app", "--categories", "0"], ParameterError, "^--categories must be an integer >= 1"),
         (["app", *K, "--mechanism", "rr"], ParameterError, "^--mechanism must be krr or sue or"),
         (["app", *K, "--question-epsilon", "0"], ParameterError, "^--question-epsilon must be a f"),
         (
@@ -143,7 +143,7 @@ APPS = design_histogram_study(name="apps", epsilon=1.0, delta=1e-6, minimum_coho
     ("given", "said"),
     [
         ({"view": "aggregate"}, "^--view must be local with --categories, got "),
-        ({"measure": "gdp"}, "^--measure must be zcdp with --categories, got "),
+        ({"measure": "gdp"}, "^--measure must be pure or zcdp or answers with --categories, got "),
         ({"maximum_dimension": 3}, "^--maximum-dimension must be 4 categories, got 3"),
         ({"policy": "clip"}, "policy"),
     ],
@@ -174,3 +174,31 @@ def test_features_are_read_with_their_parameters() -> None:
 
     assert (one.name, dict(one.parameters)) == ("active", {"period": 3.0, "threshold": -0.5})
     assert (two.name, dict(two.parameters)) == ("amount", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "measure", "budget"),
+    [
+        ({"answers": 1}, Measure.PURE, 1.0),
+        ({"answers": 26}, Measure.ANSWERS, 26.0),
+        ({"answers": 26, "mechanism": "krr"}, Measure.ZCDP, pytest.approx(0.0244, abs=1e-4)),
+        ({"answers": 26, "measure": "pure"}, Measure.PURE, 1.0),
+        ({"answers": 26, "measure": "pure", "delta": 0.0}, Measure.PURE, 1.0),
+        ({"answers": 7, "measure": "answers"}, Measure.ANSWERS, 7.0),
+        ({"question_epsilon": 0.05, "categories": 1}, Measure.ANSWERS, 26.0),
+        (
+            {"question_epsilon": 0.05, "categories": 1, "measure": "zcdp"},
+            Measure.ZCDP,
+            pytest.approx(0.0244, abs=1e-4),
+        ),
+    ],
+)
+def test_a_new_study_of_histograms_counts_in_what_gives_its_answers_most(
+    given: dict[str, Any], measure: Measure, budget: Any
+) -> None:
+    options = {"categories": 64, "minimum_cohort": 2, **given}
+
+    study = Question.read([Feature(name="app")], options).study([], "apps")
+
+    assert (study.measure, study.budget) == (measure, budget)
+    assert study.maximum_dimension == options["categories"]

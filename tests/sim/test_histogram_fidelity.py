@@ -134,7 +134,7 @@ async def test_a_histogram_that_nobody_could_answer_is_refused_and_another_may_f
         (today(600), {}, "period must be"),
         (Feature(name="nosuch", parameters={"period": 1}), {}, "feature must be"),
         ("value", {}, "feature must be Feature"),
-        (today(1), {"categories": 1}, "categories must be"),
+        (today(1), {"categories": 0}, "categories must be"),
         (today(1), {"categories": CATEGORIES + 1}, "categories must be <= 13"),
         (today(1), {"epsilon": float("nan")}, "epsilon must be"),
         (today(1), {"epsilon": 1000.0}, "epsilon must be"),

@@ -60,7 +60,7 @@ def keys_of(kind: type[Scenario | Data]) -> set[str]:
         ({"delta": 0.0}, "delta must be between 0 and 1, both excluded, got 0.0"),
         ({"delta": 1}, "delta must be between 0 and 1, both excluded, got 1"),
         ({"delta": float("nan")}, "delta must be between 0 and 1, both excluded, got nan"),
-        ({"measure": "renyi"}, "measure must be gdp or zcdp, got 'renyi'"),
+        ({"measure": "renyi"}, "measure must be gdp or zcdp or pure or answers, got 'renyi'"),
         ({"budget": 0}, "budget must be an integer >= 1"),
         ({"budget": 1.5}, "budget must be an integer >= 1"),
         ({"view": "global"}, "view must be local or aggregate, got 'global'"),

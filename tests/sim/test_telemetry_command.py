@@ -55,9 +55,9 @@ def test_the_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("mechanism=rappor", "mechanism in --set must be krr or sue or oue or blh or olh"),
         ("beside=oue", "beside in --set must be krr or sue or blh"),
-        ("categories=1", "categories in --set must be an integer >= 2"),
+        ("categories=0", "categories in --set must be an integer >= 1"),
         ("view=aggregate", "view in --set must be local where kind is histogram"),
-        ("measure=gdp", "measure in --set must be zcdp where kind is histogram"),
+        ("measure=gdp", "measure in --set must be pure or zcdp or answers where kind is histogram"),
         ("policy=clip", "policy in --set must be skip or retire where kind is histogram"),
         ("on_grid=false", "on_grid in --set must be left out where kind is histogram"),
         ("kind=linear", "categories in telemetry must be left out where kind is linear"),

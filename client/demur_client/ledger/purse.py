@@ -11,6 +11,7 @@ from demur_client.running_state import UNTOLD, RunningState, Told
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.grid import GRAIN, UNITS_LIMIT
+from demur_proto.outward import ceil_float
 from demur_proto.study import Measure, MechanismFamily, Policy, Study
 
 
@@ -24,17 +25,20 @@ class Declared:
     budget_units: int  #: T; 1 to 2^62 - 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.measure, Measure):
-            raise ParameterError("measure", self.measure, "a Measure")
+        _check_measure(self.measure)
         check_positive("budget", self.budget)
         check_integer("budget_units", self.budget_units, 1, UNITS_LIMIT - 1)
 
     @classmethod
     def of(cls, study: Study) -> "Declared":
-        """What a study declares."""
+        """What a study declares; one in neither gdp nor zcdp declares what that is in zcdp.
+
+        A share of such a budget costs at most the same share of ρ: see `Study.rho`.
+        """
+        plain = study.measure in (Measure.GDP, Measure.ZCDP)
         return cls(
-            measure=study.measure,
-            budget=study.budget,
+            measure=study.measure if plain else Measure.ZCDP,
+            budget=study.budget if plain else ceil_float(study.rho),
             gaussian=study.mechanism_family is MechanismFamily.GAUSSIAN,
             budget_units=study.budget_units,
         )
@@ -61,8 +65,7 @@ class LifetimeCap:
     budget: float  #: μ, or ρ in nats; finite, > 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.measure, Measure):
-            raise ParameterError("measure", self.measure, "a Measure")
+        _check_measure(self.measure)
         check_positive("budget", self.budget)
 
     def measures(self, study: Declared) -> bool:
@@ -104,6 +107,12 @@ class LifetimeCap:
         mine, below_mine = _as_zcdp(self.measure, self.budget)
         theirs, below_theirs = _as_zcdp(study.measure, study.budget)
         return theirs * below_mine, below_theirs * study.budget_units * mine
+
+
+def _check_measure(measure: Measure) -> None:
+    """Refuse what is neither gdp nor zcdp; `Declared.of` says what other studies are in zcdp."""
+    if not isinstance(measure, Measure) or measure not in (Measure.GDP, Measure.ZCDP):
+        raise ParameterError("measure", measure, "a Measure: gdp or zcdp")
 
 
 def _as_zcdp(measure: Measure, budget: float) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from demur_client.vectors import (
+    composition,
     conversions,
     curves,
     device,
@@ -21,6 +22,7 @@ from demur_proto.errors import DataError
 
 FAMILIES: dict[str, Check] = {
     **conversions.FAMILIES,
+    **composition.FAMILIES,
     **curves.FAMILIES,
     **divergences.FAMILIES,
     **filters.FAMILIES,

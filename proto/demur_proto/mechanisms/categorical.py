@@ -51,6 +51,11 @@ class Categorical(ABC):
         """The largest charge that `encode` gives, in round weights."""
         return 1
 
+    @property
+    def largest_charge(self) -> float:
+        """The largest ρ that a round may ask for a category, nats: what it costs, unless overridden."""
+        return self.charge_zcdp(1)
+
     def sound(self, values: Values) -> Flags:
         """Every row [n]: whoever gives what is no category has none, and that is a value as well.
 

@@ -1,4 +1,4 @@
-"""Local hashing: randomised response on a public hash of the symbol."""
+"""Local hashing: randomised response on a public hash of the category."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,17 +10,15 @@ from demur_proto.arrays import Flags, Integers, Words
 from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, apart_levels, levels_renyi
+from demur_proto.finite_pairs import Level, apart_levels, levels_zcdp
 from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.frequencies import (
     Frequencies,
     check_categories,
     check_reports,
-    check_symbol,
     fits,
 )
 from demur_proto.mechanisms.hash_family import HashFamily, best_range
-from demur_proto.mechanisms.randomised_response import response_levels
 from demur_proto.mechanisms.symbols import check_symbols
 from demur_proto.mechanisms.thresholds import (
     Threshold,
@@ -34,20 +32,20 @@ ROWS = 1 << 14  #: drawn at a time, so that all passes over them stay in the pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalHashing(Categorical):
-    """Hash one's symbol to a small range by a random public seed, and answer by randomised response.
+    """Hash one's category to a small range by a random public seed, and answer by randomised response.
 
-        value = h_seed(symbol) with probability p = e^ε/(e^ε + g − 1) as an integer threshold, or
-        else any other one of the g, all equally likely
+        value = h_seed(category) with probability p = e^ε/(e^ε + g − 1) as an integer threshold, or
+        else any other one of the g, all equally likely; of null any of the g, all equally likely
 
-    A report supports the symbols that its seed hashes to its value: one's own with probability p, and
-    every other one with q = 1/g exactly, as two symbols collide with just that probability (see
-    `HashFamily`). Null is a symbol like the others, so cover reports debias to 0.
+    A report supports the categories that its seed hashes to its value: one's own with probability p,
+    and every other one with q = 1/g exactly, as two categories collide with just that probability (see
+    `HashFamily`). A report of null supports each with 1/g as well, so cover reports debias to 0.
 
-    Neighbour: zero-out, the category replaced by null. For every seed, no likelihood ratio exceeds
-    e^ε, exactly. Accounting is all or nothing: a category costs what every other one costs, null costs
-    0. The charge is of seed and value together (`joint`); the seed does not depend on data.
-    `charge_given_seed` is the finer one: nothing where category and null collide under the seed,
-    more than `joint` where they do not.
+    Neighbour: zero-out, the category replaced by null. Between two categories no likelihood ratio
+    exceeds e^ε, for every seed, exactly; against null one value is gp times as likely and the others
+    g/(e^ε + g − 1) times, so the farther of these from 1 is what a category costs as pure DP: with
+    g = e^ε + 1 that is (e^ε + 1)/2, as in OUE. It is the same for every seed. Accounting is all or
+    nothing: a category costs what every other one costs, null costs 0.
 
     A report is one word: seed · g + value. The server adds up how many support each category.
 
@@ -60,8 +58,8 @@ class LocalHashing(Categorical):
     >>> mechanism = LocalHashing(categories=4, epsilon=math.log(4))
     >>> mechanism.hash_range, round(float(mechanism.frequencies.own), 12)
     (5, 0.5)
-    >>> round(mechanism.charge_renyi(1, order=math.inf) - math.log(4), 12)
-    0.0
+    >>> round(math.exp(mechanism.charge_renyi(1, order=math.inf)), 9)  # gp
+    2.5
     """
 
     hash_range: int = 0  #: g, a prime; 0 takes the one with the least variance
@@ -79,7 +77,7 @@ class LocalHashing(Categorical):
 
     @property
     def family(self) -> HashFamily:
-        """The hash functions of the symbols."""
+        """The hash functions of the symbols; null has a hash value too, which nobody uses."""
         return HashFamily(size=self.hash_range, symbols=self.categories + 1)
 
     @property
@@ -116,6 +114,9 @@ class LocalHashing(Categorical):
         hashed = family.hash(seeds, symbols)
         kept = self.keep.draw(source, count)
         values = uniform_below(self.hash_range - 1, source, count)
+        # Randomised response to a uniform value is uniform. Null draws as much as a category does.
+        anyone = uniform_below(self.hash_range, source, count)
+        np.copyto(hashed, anyone, where=symbols == 0)
         values += values >= hashed  # the others, without the true one
         np.copyto(values, hashed, where=kept)
         values += seeds * self.hash_range
@@ -142,33 +143,38 @@ class LocalHashing(Categorical):
         values = reports[:, 0] - seeds * self.hash_range
         return self.family.supports(seeds, values)[1:]
 
-    def charge_given_seed(self, symbol: int, *, seed: int, order: float) -> float:
-        """D_α of releasing this symbol against null once the seed is public, nats. Secret.
-
-        Sound because the seed is drawn without regard to data: a filter that decides once it is
-        drawn, and sends it whatever it decides, may treat it as public. Rounds charge `joint`.
-
-        Args:
-            symbol: 0 for null, or a category plus 1.
-            seed: 0 to `family.seeds` − 1.
-            order: α; 1 (KL) or more, or infinite.
-
-        Returns:
-            0 where category and null collide, or else the charge of g-ary randomised response.
-
-        Raises:
-            ParameterError: an argument is outside its range.
-        """
-        check_symbol(symbol, self.categories)
-        check_integer("seed", seed, 0, self.family.seeds - 1)
-        hashed = self.family.hash(np.array([seed, seed]), np.array([symbol, 0]))
-        if hashed[0] == hashed[1]:
-            return 0.0
-        return levels_renyi(response_levels(self.epsilon, options=self.hash_range), order=order)
+    @property
+    def largest_charge(self) -> float:
+        """What a round may ask for a category: earlier ones hashed null, and paid for it."""
+        return max(
+            self.charge_zcdp(1), levels_zcdp(joint_levels(self.epsilon, hash_range=self.hash_range))
+        )
 
     @property
     def _levels(self) -> tuple[Level, ...]:
-        return joint_levels(self.epsilon, hash_range=self.hash_range)
+        return uniform_levels(self.epsilon, hash_range=self.hash_range)
+
+
+def uniform_levels(epsilon: float, *, hash_range: int) -> tuple[Level, ...]:
+    """Randomised response to one of g values, against a uniform one of them.
+
+    Args:
+        epsilon: ε, nats; 1e-9 to 50.
+        hash_range: g, not only a prime here; 2 to 2^53.
+
+    Raises:
+        ParameterError: an argument is outside its range.
+
+    >>> [round(math.exp(level.log_ratio), 9) for level in uniform_levels(math.log(4), hash_range=5)]
+    [2.5, 0.625]
+    """
+    check_epsilon(epsilon)
+    check_integer("hash_range", hash_range, 2, 1 << 53)
+    g, grown = hash_range, math.expm1(epsilon)
+    return (
+        Level(mass=1 / g, log_ratio=math.log1p((g - 1) * (grown / (grown + g)))),
+        Level(mass=(g - 1) / g, log_ratio=-math.log1p(grown / g)),
+    )
 
 
 def joint_levels(epsilon: float, *, hash_range: int) -> tuple[Level, ...]:

@@ -12,7 +12,10 @@ from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.hadamard import HadamardResponse
 from demur_proto.mechanisms.local_hashing import LocalHashing
-from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse
+from demur_proto.mechanisms.randomised_response import (
+    BinaryRandomisedResponse,
+    KaryRandomisedResponse,
+)
 from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding
 from demur_proto.round import (
@@ -28,7 +31,7 @@ from demur_proto.round import (
     Randomiser,
     Round,
 )
-from demur_proto.study import Policy, Purpose, Study
+from demur_proto.study import Measure, Policy, Purpose, Study
 from demur_proto.words import WordType, word_type_for
 
 Kind = (
@@ -138,9 +141,13 @@ def randomiser_of(query: Histogram) -> Categorical:
         ParameterError: categories, ε or size are outside the mechanism's range.
     """
     k, epsilon, size = query.categories, query.epsilon, query.size
+    if k == 1 and query.mechanism is not Randomiser.KRR:
+        raise ParameterError("mechanism", str(query.mechanism), "krr, with one category")
     if size and query.mechanism not in SIZED:
         raise ParameterError("size", size, f"0 for {query.mechanism}")
     match query.mechanism:
+        case Randomiser.KRR if k == 1:
+            return BinaryRandomisedResponse(epsilon=epsilon)
         case Randomiser.KRR:
             return KaryRandomisedResponse(categories=k, epsilon=epsilon)
         case Randomiser.SUE:
@@ -208,7 +215,8 @@ def weight_of(study: Study, query: Query) -> int:
     """The integer weight that a query has in a study: what one unit of charge costs.
 
     A histogram's is a little above what its category costs, so that a device which computes that
-    with its own exponential function does not find it too small.
+    with its own exponential function does not find it too small. In measure `answers` it is 1, or
+    more than the budget where a category costs more than the study's ε₀.
 
     Raises:
         ParameterError: as `mechanism_of`.
@@ -223,8 +231,7 @@ def weight_of(study: Study, query: Query) -> int:
             base_weight=study.base_weight,
             budget_units=study.budget_units,
         )
-    charge = randomiser_of(query).charge_zcdp(ANY_CATEGORY)
-    return _category_weight(study, charge * (1 + WEIGHT_MARGIN))
+    return _category_weight(study, randomiser_of(query), margin=WEIGHT_MARGIN)
 
 
 def word_type_of(study: Study, query: Query) -> WordType:
@@ -271,9 +278,8 @@ def _check_histogram(study: Study, asked: Round, query: Histogram, mechanism: Ca
     size = _size_of(mechanism)
     if query.size != size:
         raise ParameterError("size", query.size, f"stated, as {size} for example")
-    charge = mechanism.charge_zcdp(ANY_CATEGORY)
-    low = _category_weight(study, charge)
-    high = _category_weight(study, charge * (1 + MOST_MARGIN))
+    low = _category_weight(study, mechanism, margin=0.0)
+    high = _category_weight(study, mechanism, margin=MOST_MARGIN, largest=True)
     if not low <= asked.weight <= high:
         raise ParameterError(
             "weight", asked.weight, f"from {low}, what a category costs, to {high}"
@@ -283,8 +289,27 @@ def _check_histogram(study: Study, asked: Round, query: Histogram, mechanism: Ca
         raise ParameterError("word_type", str(asked.word_type), f"{wanted}")
 
 
-def _category_weight(study: Study, charge: float) -> int:
-    return charge_weight(charge, budget=study.budget, budget_units=study.budget_units)
+def _category_weight(
+    study: Study, mechanism: Categorical, *, margin: float, largest: bool = False
+) -> int:
+    """What a category weighs if it costs more than is computed here by this share of it.
+
+    Args:
+        study: the contract.
+        mechanism: of the round.
+        margin: the share.
+        largest: for the most that a round may ask, in place of what a category costs.
+    """
+    if study.measure is Measure.ZCDP:
+        rho = mechanism.largest_charge if largest else mechanism.charge_zcdp(ANY_CATEGORY)
+        return charge_weight(
+            rho * (1 + margin), budget=study.budget, budget_units=study.budget_units
+        )
+    # No likelihood ratio exceeds e^ε, exactly; only what is computed of a smaller one may.
+    pure = min(mechanism.charge_pure(ANY_CATEGORY) * (1 + margin), mechanism.epsilon)
+    if study.measure is Measure.ANSWERS:
+        return 1 if pure <= study.answer_epsilon else study.budget_units + 1
+    return charge_weight(pure, budget=study.budget, budget_units=study.budget_units)
 
 
 def _check_size(name: str, size: int, study: Study) -> None:

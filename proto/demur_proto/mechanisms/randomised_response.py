@@ -16,7 +16,7 @@ from demur_proto.mechanisms.frequencies import (
     tally_indices,
 )
 from demur_proto.mechanisms.one_index import OneIndex, Symbols
-from demur_proto.mechanisms.symbols import encode_categories
+from demur_proto.mechanisms.symbols import categories_of, encode_categories
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
@@ -39,7 +39,7 @@ class KaryRandomisedResponse(OneIndex):
     category costs what every other one costs, null costs 0.
 
     A report is one word, the symbol. Good while k is below about 3e^ε; the variance grows with k.
-    One question with yes and no for an answer is `BinaryRandomisedResponse`.
+    One question with yes and no for an answer is `BinaryRandomisedResponse`, a round of one category.
 
     Raises:
         ParameterError: a field is outside its range.
@@ -124,7 +124,7 @@ class BinaryRandomisedResponse(KaryRandomisedResponse):
 
         Anything else counts as a failed evaluation, and is a no.
         """
-        return encode_categories(values - 1, categories=1)
+        return encode_categories(categories_of(values, categories=1), categories=1)
 
 
 def response_levels(epsilon: float, *, options: int) -> tuple[Level, ...]:

@@ -28,6 +28,15 @@ def encode_categories(values: Values, *, categories: int) -> tuple[Words, Intege
     return symbols, charges
 
 
+def categories_of(values: Values, *, categories: int) -> Values:
+    """The categories that values name [any shape]: these themselves, but with one category 1, which is yes.
+
+    >>> categories_of(np.array([1.0, 0.0]), categories=1), categories_of(np.array([1.0]), categories=2)
+    (array([ 0., -1.]), array([1.]))
+    """
+    return values - 1 if categories == 1 else values
+
+
 def check_one_column(values: Values) -> None:
     """Refuse values that are not one number each.
 

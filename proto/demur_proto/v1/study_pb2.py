@@ -24,27 +24,27 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64\x65mur_proto/v1/study.proto\x12\x0e\x64\x65mur_proto.v1\"\xa4\x04\n\x05Study\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x04unit\x18\x02 \x01(\x0e\x32\x14.demur_proto.v1.Unit\x12,\n\tneighbour\x18\x03 \x01(\x0e\x32\x19.demur_proto.v1.Neighbour\x12\"\n\x04view\x18\x04 \x01(\x0e\x32\x14.demur_proto.v1.View\x12\x39\n\x10mechanism_family\x18\x05 \x01(\x0e\x32\x1f.demur_proto.v1.MechanismFamily\x12(\n\x07measure\x18\x06 \x01(\x0e\x32\x17.demur_proto.v1.Measure\x12\x0e\n\x06\x62udget\x18\x07 \x01(\x01\x12\x14\n\x0c\x62udget_units\x18\x08 \x01(\x04\x12\x13\n\x0b\x62\x61se_weight\x18\t \x01(\x04\x12\x12\n\nbase_sigma\x18\n \x01(\x01\x12\x1a\n\x12\x62\x61se_grid_exponent\x18\x0b \x01(\x11\x12&\n\x06policy\x18\x0c \x01(\x0e\x32\x16.demur_proto.v1.Policy\x12\x0f\n\x07horizon\x18\r \x01(\r\x12\x16\n\x0eminimum_cohort\x18\x0e \x01(\r\x12\x11\n\tdishonest\x18\x0f \x01(\r\x12\x0f\n\x07\x65psilon\x18\x10 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x11 \x01(\x01\x12\x19\n\x11maximum_dimension\x18\x12 \x01(\r\x12(\n\x07purpose\x18\x13 \x01(\x0e\x32\x17.demur_proto.v1.Purpose*@\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\x0e\n\nVIEW_LOCAL\x10\x01\x12\x12\n\x0eVIEW_AGGREGATE\x10\x02*E\n\x07Measure\x12\x17\n\x13MEASURE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMEASURE_GDP\x10\x01\x12\x10\n\x0cMEASURE_ZCDP\x10\x02*>\n\tNeighbour\x12\x19\n\x15NEIGHBOUR_UNSPECIFIED\x10\x00\x12\x16\n\x12NEIGHBOUR_ZERO_OUT\x10\x01*-\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bUNIT_DEVICE\x10\x01*\x89\x01\n\x0fMechanismFamily\x12 \n\x1cMECHANISM_FAMILY_UNSPECIFIED\x10\x00\x12\x1d\n\x19MECHANISM_FAMILY_GAUSSIAN\x10\x01\x12\x19\n\x15MECHANISM_FAMILY_PURE\x10\x02\x12\x1a\n\x16MECHANISM_FAMILY_MIXED\x10\x03*U\n\x06Policy\x12\x16\n\x12POLICY_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPOLICY_SKIP\x10\x01\x12\x11\n\rPOLICY_RETIRE\x10\x02\x12\x0f\n\x0bPOLICY_CLIP\x10\x03*I\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_HALTS\x10\x01\x12\x12\n\x0ePURPOSE_ERRORS\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x64\x65mur_proto/v1/study.proto\x12\x0e\x64\x65mur_proto.v1\"\xbc\x04\n\x05Study\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x04unit\x18\x02 \x01(\x0e\x32\x14.demur_proto.v1.Unit\x12,\n\tneighbour\x18\x03 \x01(\x0e\x32\x19.demur_proto.v1.Neighbour\x12\"\n\x04view\x18\x04 \x01(\x0e\x32\x14.demur_proto.v1.View\x12\x39\n\x10mechanism_family\x18\x05 \x01(\x0e\x32\x1f.demur_proto.v1.MechanismFamily\x12(\n\x07measure\x18\x06 \x01(\x0e\x32\x17.demur_proto.v1.Measure\x12\x0e\n\x06\x62udget\x18\x07 \x01(\x01\x12\x14\n\x0c\x62udget_units\x18\x08 \x01(\x04\x12\x13\n\x0b\x62\x61se_weight\x18\t \x01(\x04\x12\x12\n\nbase_sigma\x18\n \x01(\x01\x12\x1a\n\x12\x62\x61se_grid_exponent\x18\x0b \x01(\x11\x12&\n\x06policy\x18\x0c \x01(\x0e\x32\x16.demur_proto.v1.Policy\x12\x0f\n\x07horizon\x18\r \x01(\r\x12\x16\n\x0eminimum_cohort\x18\x0e \x01(\r\x12\x11\n\tdishonest\x18\x0f \x01(\r\x12\x0f\n\x07\x65psilon\x18\x10 \x01(\x01\x12\r\n\x05\x64\x65lta\x18\x11 \x01(\x01\x12\x19\n\x11maximum_dimension\x18\x12 \x01(\r\x12(\n\x07purpose\x18\x13 \x01(\x0e\x32\x17.demur_proto.v1.Purpose\x12\x16\n\x0e\x61nswer_epsilon\x18\x14 \x01(\x01*@\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\x0e\n\nVIEW_LOCAL\x10\x01\x12\x12\n\x0eVIEW_AGGREGATE\x10\x02*l\n\x07Measure\x12\x17\n\x13MEASURE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMEASURE_GDP\x10\x01\x12\x10\n\x0cMEASURE_ZCDP\x10\x02\x12\x10\n\x0cMEASURE_PURE\x10\x03\x12\x13\n\x0fMEASURE_ANSWERS\x10\x04*>\n\tNeighbour\x12\x19\n\x15NEIGHBOUR_UNSPECIFIED\x10\x00\x12\x16\n\x12NEIGHBOUR_ZERO_OUT\x10\x01*-\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x0f\n\x0bUNIT_DEVICE\x10\x01*\x89\x01\n\x0fMechanismFamily\x12 \n\x1cMECHANISM_FAMILY_UNSPECIFIED\x10\x00\x12\x1d\n\x19MECHANISM_FAMILY_GAUSSIAN\x10\x01\x12\x19\n\x15MECHANISM_FAMILY_PURE\x10\x02\x12\x1a\n\x16MECHANISM_FAMILY_MIXED\x10\x03*U\n\x06Policy\x12\x16\n\x12POLICY_UNSPECIFIED\x10\x00\x12\x0f\n\x0bPOLICY_SKIP\x10\x01\x12\x11\n\rPOLICY_RETIRE\x10\x02\x12\x0f\n\x0bPOLICY_CLIP\x10\x03*I\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_HALTS\x10\x01\x12\x12\n\x0ePURPOSE_ERRORS\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'demur_proto.v1.study_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VIEW']._serialized_start=597
-  _globals['_VIEW']._serialized_end=661
-  _globals['_MEASURE']._serialized_start=663
-  _globals['_MEASURE']._serialized_end=732
-  _globals['_NEIGHBOUR']._serialized_start=734
-  _globals['_NEIGHBOUR']._serialized_end=796
-  _globals['_UNIT']._serialized_start=798
-  _globals['_UNIT']._serialized_end=843
-  _globals['_MECHANISMFAMILY']._serialized_start=846
-  _globals['_MECHANISMFAMILY']._serialized_end=983
-  _globals['_POLICY']._serialized_start=985
-  _globals['_POLICY']._serialized_end=1070
-  _globals['_PURPOSE']._serialized_start=1072
-  _globals['_PURPOSE']._serialized_end=1145
+  _globals['_VIEW']._serialized_start=621
+  _globals['_VIEW']._serialized_end=685
+  _globals['_MEASURE']._serialized_start=687
+  _globals['_MEASURE']._serialized_end=795
+  _globals['_NEIGHBOUR']._serialized_start=797
+  _globals['_NEIGHBOUR']._serialized_end=859
+  _globals['_UNIT']._serialized_start=861
+  _globals['_UNIT']._serialized_end=906
+  _globals['_MECHANISMFAMILY']._serialized_start=909
+  _globals['_MECHANISMFAMILY']._serialized_end=1046
+  _globals['_POLICY']._serialized_start=1048
+  _globals['_POLICY']._serialized_end=1133
+  _globals['_PURPOSE']._serialized_start=1135
+  _globals['_PURPOSE']._serialized_end=1208
   _globals['_STUDY']._serialized_start=47
-  _globals['_STUDY']._serialized_end=595
+  _globals['_STUDY']._serialized_end=619
 # @@protoc_insertion_point(module_scope)

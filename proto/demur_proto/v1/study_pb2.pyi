@@ -61,6 +61,12 @@ class _MeasureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Measure.Value
     """Gaussian differential privacy; the budget is mu, charges add as mu squared."""
     MEASURE_ZCDP: _Measure.ValueType  # 2
     """Zero-concentrated differential privacy; the budget is rho, in nats."""
+    MEASURE_PURE: _Measure.ValueType  # 3
+    """Pure differential privacy; the budget is epsilon, in nats. Family PURE only."""
+    MEASURE_ANSWERS: _Measure.ValueType  # 4
+    """Exact composition; the budget is a number of answers, each of at most answer_epsilon. Family PURE
+    only.
+    """
 
 class Measure(_Measure, metaclass=_MeasureEnumTypeWrapper):
     """The currency in which charges are added up."""
@@ -71,6 +77,12 @@ MEASURE_GDP: Measure.ValueType  # 1
 """Gaussian differential privacy; the budget is mu, charges add as mu squared."""
 MEASURE_ZCDP: Measure.ValueType  # 2
 """Zero-concentrated differential privacy; the budget is rho, in nats."""
+MEASURE_PURE: Measure.ValueType  # 3
+"""Pure differential privacy; the budget is epsilon, in nats. Family PURE only."""
+MEASURE_ANSWERS: Measure.ValueType  # 4
+"""Exact composition; the budget is a number of answers, each of at most answer_epsilon. Family PURE
+only.
+"""
 Global___Measure: _TypeAlias = Measure  # noqa: Y015
 
 class _Neighbour:
@@ -124,11 +136,11 @@ class _MechanismFamilyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Mecha
     MECHANISM_FAMILY_GAUSSIAN: _MechanismFamily.ValueType  # 1
     """Linear queries on an integer grid with rounded Gaussian noise."""
     MECHANISM_FAMILY_PURE: _MechanismFamily.ValueType  # 2
-    """Histograms by randomised responses of a finite epsilon. Measure ZCDP, view LOCAL, and a policy
-    other than CLIP.
+    """Histograms by randomised responses of a finite epsilon. Measure ZCDP, PURE or ANSWERS, view
+    LOCAL, and a policy other than CLIP.
     """
     MECHANISM_FAMILY_MIXED: _MechanismFamily.ValueType  # 3
-    """Both, under the conditions of the second."""
+    """Both: measure ZCDP, view LOCAL, and a policy other than CLIP."""
 
 class MechanismFamily(_MechanismFamily, metaclass=_MechanismFamilyEnumTypeWrapper):
     """The family of mechanisms that the rounds of a study may use."""
@@ -138,11 +150,11 @@ MECHANISM_FAMILY_UNSPECIFIED: MechanismFamily.ValueType  # 0
 MECHANISM_FAMILY_GAUSSIAN: MechanismFamily.ValueType  # 1
 """Linear queries on an integer grid with rounded Gaussian noise."""
 MECHANISM_FAMILY_PURE: MechanismFamily.ValueType  # 2
-"""Histograms by randomised responses of a finite epsilon. Measure ZCDP, view LOCAL, and a policy
-other than CLIP.
+"""Histograms by randomised responses of a finite epsilon. Measure ZCDP, PURE or ANSWERS, view
+LOCAL, and a policy other than CLIP.
 """
 MECHANISM_FAMILY_MIXED: MechanismFamily.ValueType  # 3
-"""Both, under the conditions of the second."""
+"""Both: measure ZCDP, view LOCAL, and a policy other than CLIP."""
 Global___MechanismFamily: _TypeAlias = MechanismFamily  # noqa: Y015
 
 class _Policy:
@@ -230,6 +242,7 @@ class Study(_message.Message):
     DELTA_FIELD_NUMBER: _builtins.int
     MAXIMUM_DIMENSION_FIELD_NUMBER: _builtins.int
     PURPOSE_FIELD_NUMBER: _builtins.int
+    ANSWER_EPSILON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """What people call it; 1 to 200 characters."""
     unit: Global___Unit.ValueType
@@ -243,10 +256,13 @@ class Study(_message.Message):
     measure: Global___Measure.ValueType
     """The currency of its charges."""
     budget: _builtins.float
-    """Per-device budget in the measure: mu (GDP) or rho in nats (ZCDP); finite, > 0."""
+    """Per-device budget in the measure: mu (GDP), rho in nats (ZCDP), epsilon in nats (PURE), or a whole
+    number of answers, at most 2^20 (ANSWERS); finite, > 0.
+    """
     budget_units: _builtins.int
     """The same budget as the integer T of the filter, below 2^62. Derived from the fields above and
-    base_sigma, base_grid_exponent; lcm(1, ..., 40) in the family PURE. Stated so that every device
+    base_sigma, base_grid_exponent; lcm(1, ..., 40) in the family PURE, or the number of answers in
+    measure ANSWERS. Stated so that every device
     can check its own arithmetic.
     """
     base_weight: _builtins.int
@@ -268,12 +284,16 @@ class Study(_message.Message):
     epsilon: _builtins.float
     """The guarantee in (epsilon, delta) terms, zero-out: epsilon in nats, > 0."""
     delta: _builtins.float
-    """The guarantee in (epsilon, delta) terms, zero-out: delta, between 0 and 1."""
+    """The guarantee in (epsilon, delta) terms, zero-out: delta, between 0 and 1; in measure PURE also 0."""
     maximum_dimension: _builtins.int
     """Number of coordinates, or of categories, of one answer at most, over all rounds; >= 1."""
     purpose: Global___Purpose.ValueType
     """What its questions are for. A study for control questions has the family GAUSSIAN, and a policy other
     than CLIP where it is for halt counts.
+    """
+    answer_epsilon: _builtins.float
+    """The most that one answer costs as pure differential privacy, in nats; > 0 in measure ANSWERS, and
+    unset in all others.
     """
     def __init__(
         self,
@@ -297,10 +317,11 @@ class Study(_message.Message):
         delta: _builtins.float = ...,
         maximum_dimension: _builtins.int = ...,
         purpose: Global___Purpose.ValueType = ...,
+        answer_epsilon: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_grid_exponent", b"base_grid_exponent", "base_sigma", b"base_sigma", "base_weight", b"base_weight", "budget", b"budget", "budget_units", b"budget_units", "delta", b"delta", "dishonest", b"dishonest", "epsilon", b"epsilon", "horizon", b"horizon", "maximum_dimension", b"maximum_dimension", "measure", b"measure", "mechanism_family", b"mechanism_family", "minimum_cohort", b"minimum_cohort", "name", b"name", "neighbour", b"neighbour", "policy", b"policy", "purpose", b"purpose", "unit", b"unit", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_epsilon", b"answer_epsilon", "base_grid_exponent", b"base_grid_exponent", "base_sigma", b"base_sigma", "base_weight", b"base_weight", "budget", b"budget", "budget_units", b"budget_units", "delta", b"delta", "dishonest", b"dishonest", "epsilon", b"epsilon", "horizon", b"horizon", "maximum_dimension", b"maximum_dimension", "measure", b"measure", "mechanism_family", b"mechanism_family", "minimum_cohort", b"minimum_cohort", "name", b"name", "neighbour", b"neighbour", "policy", b"policy", "purpose", b"purpose", "unit", b"unit", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

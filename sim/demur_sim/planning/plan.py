@@ -1,27 +1,23 @@
 """Which budget, noise and question are best for a population, and what worst-case designs would give."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.guarantee import Guarantee, guarantee_of
-from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.segments import Admission
+from demur_proto.guarantee import Guarantee
+from demur_proto.segments import Admission, Factorisation
 from demur_proto.study import Policy, View
-from demur_sim.baselines.design import MOST_ROUNDS
-from demur_sim.baselines.repeated_response import RepeatedResponse
 from demur_sim.planning.model import Model, check_kind, model_of
+from demur_sim.planning.responses import ResponseWay
 from demur_sim.planning.search import worth_trying
-from demur_sim.planning.ways import Way, ways_to_ask
+from demur_sim.planning.ways import LONGEST_SEGMENT, RunningWay, Way
 from demur_sim.populations import MOST_DEVICES, Population
 from demur_sim.scenario import Refusal, Scenario
 from demur_sim.summing import worst_case_error
-
-LARGEST_RESPONSE_EPSILON = 50.0  #: for which randomised response is worked out
 
 Progress = Callable[[str], None]  # the way that is worked out next
 
@@ -91,16 +87,10 @@ class Plan:
             return replace(asked, data=replace(asked.data, devices=self.people))
         return asked
 
-    @property
-    def mechanism(self) -> GaussianLinear:
-        """Of every round of it, with so many people as the plan is for."""
-        return self.chosen.way.design(self.best.budget)[1]
-
     @cached_property
     def guarantee(self) -> Guarantee:
         """What it promises to whom."""
-        study, mechanism = self.chosen.way.design(self.best.budget)
-        return guarantee_of(study, per_report_mu=mechanism.report_mu)
+        return self.chosen.way.promise(self.best.budget)
 
     def factor(self, worst: WorstCase) -> float:
         """How many times the error of the best design another one has."""
@@ -151,7 +141,7 @@ def plan(
         rounds=model.rounds,
         model=model,
         curves=tuple(sorted(curves, key=lambda curve: curve.best.error)),
-        worst_cases=_worst_cases(ways[0].asked(1), people=count, rounds=model.rounds),
+        worst_cases=_worst_cases(ways, people=count, rounds=model.rounds),
     )
 
 
@@ -186,7 +176,7 @@ def _curve(way: Way) -> Curve:
     points = (
         Point(
             budget=budget,
-            sigma=way.design(budget)[1].sigma,
+            sigma=way.sigma(budget),
             noise=math.sqrt(noise),
             truncation=math.sqrt(missing),
         )
@@ -195,26 +185,48 @@ def _curve(way: Way) -> Curve:
     return Curve(way=way, points=tuple(points))
 
 
-def _worst_cases(sums: Scenario, *, people: int, rounds: int) -> tuple[WorstCase, ...]:
+def _worst_cases(ways: Sequence[Way], *, people: int, rounds: int) -> tuple[WorstCase, ...]:
     """What one does who knows nothing of who is active when.
 
     Args:
-        sums: a scenario that asks for sums, with the promise.
+        ways: to ask, of which the first asks for sums.
         people: how many.
         rounds: how many.
     """
     everyone = WorstCase(
         name="everyone pays",
         meaning="everybody pays for every round, and nobody runs out",
-        error=worst_case_error(sums, devices=people, rounds=rounds),
+        error=worst_case_error(ways[0].asked(1), devices=people, rounds=rounds),
     )
-    possible = sums.epsilon <= LARGEST_RESPONSE_EPSILON and rounds <= MOST_ROUNDS
-    if sums.view is not View.LOCAL or not possible:
-        return (everyone,)
-    answers = RepeatedResponse(horizon=rounds, epsilon=sums.epsilon, delta=sums.delta)
-    response = WorstCase(
-        name="randomised response",
-        meaning="everybody answers by it in every round, composed by zCDP",
-        error=answers.deviation * math.sqrt(people),
-    )
-    return (everyone, response)
+    response = [
+        WorstCase(
+            name="randomised response",
+            meaning="everybody answers by it in every round, and nobody runs out",
+            error=math.sqrt(way.variance(rounds)),
+        )
+        for way in ways
+        if isinstance(way, ResponseWay)
+    ]
+    return (everyone, *response)
+
+
+def ways_to_ask(scenario: Scenario, model: Model, *, people: int) -> tuple[Way, ...]:
+    """All ways to ask for how many people have the value 1 in each round.
+
+    Running counts of more than 4,096 rounds are left out, and randomised response where the view is
+    not local.
+
+    Args:
+        scenario: what is promised.
+        model: who has the value 1 when.
+        people: for how many people.
+    """
+    ways: list[Way] = [Way(scenario=scenario, model=model, people=people)]
+    if model.rounds <= LONGEST_SEGMENT:
+        ways += [
+            RunningWay(scenario=scenario, model=model, people=people, factorisation=factorisation)
+            for factorisation in Factorisation
+        ]
+    if scenario.view is View.LOCAL:
+        ways.append(ResponseWay(scenario=scenario, model=model, people=people))
+    return tuple(ways)

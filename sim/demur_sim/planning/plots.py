@@ -11,7 +11,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from demur_sim.planning.plan import Curve, Plan
 from demur_sim.plots import ACTIVE, INCHES, RELEASED, TRUTH, WORST
 
-COLOURS = (RELEASED, ACTIVE, "#009e73", "#cc79a7")
+COLOURS = (RELEASED, ACTIVE, "#009e73", "#cc79a7", "#d55e00")
 DASHES = ("--", ":")
 
 

@@ -64,7 +64,7 @@ def report(plan: Plan, folder: Path) -> str:
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as one JSON object; the keys are a contract with other tools."""
-    scenario, mechanism = plan.scenario, plan.mechanism
+    scenario = plan.scenario
     return {
         "scenario": scenario.name,
         "feature": scenario.feature,
@@ -77,8 +77,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "guarantee": guarantee_json(plan.guarantee, statement=plan.guarantee.statement),
         "best": _best(plan.chosen),
-        "share_sigma": mechanism.share_sigma,
-        "grid_exponent": mechanism.grid_exponent,
+        **plan.chosen.way.details(plan.best.budget),
         "asked": [_best(curve) for curve in plan.curves],
         "worst_cases": [
             {

@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from demur_proto.arrays import Vector
 from demur_proto.continual.factors import factors_of, noise_gains
 from demur_proto.counting_queries import COARSEST_COUNTING
+from demur_proto.guarantee import Guarantee, guarantee_of
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.segments import Factorisation
 from demur_proto.study import Study
@@ -83,6 +85,24 @@ class Way:
     def variance(self, budget: int) -> float:
         """Of the noise of a released number, mean over rounds, people squared."""
         return self.design(budget)[1].standard_error(self.people) ** 2
+
+    def sigma(self, budget: int) -> float:
+        """Of the noise that the view shows in one round, units of the value."""
+        return self.design(budget)[1].sigma
+
+    def promise(self, budget: int) -> Guarantee:
+        """What is promised to whom."""
+        study, mechanism = self.design(budget)
+        return guarantee_of(study, per_report_mu=mechanism.report_mu)
+
+    def details(self, budget: int) -> dict[str, Any]:
+        """What a plan says of its noise besides."""
+        study, mechanism = self.design(budget)
+        return {
+            "share_sigma": mechanism.share_sigma,
+            "grid_exponent": mechanism.grid_exponent,
+            "measure": str(study.measure),
+        }
 
     def truncation(self, budget: int) -> Truncation:
         """What of people's values is missing."""
@@ -196,23 +216,3 @@ class _Segment:
 
     gains: Vector = field(repr=False)  #: of `noise_gains`
     weights: Weights
-
-
-def ways_to_ask(scenario: Scenario, model: Model, *, people: int) -> tuple[Way, ...]:
-    """All ways to ask for how many people have the value 1 in each round.
-
-    Running counts of more than 4,096 rounds are left out.
-
-    Args:
-        scenario: what is promised.
-        model: who has the value 1 when.
-        people: for how many people.
-    """
-    sums = Way(scenario=scenario, model=model, people=people)
-    if model.rounds > LONGEST_SEGMENT:
-        return (sums,)
-    running = (
-        RunningWay(scenario=scenario, model=model, people=people, factorisation=factorisation)
-        for factorisation in Factorisation
-    )
-    return (sums, *running)

@@ -73,9 +73,11 @@ def hadamard_law(symbol: int, *, size: int, keep: Fraction) -> Law:
 
 
 def hashing_law(symbol: int, *, base: int, digits: int, keep: Fraction) -> Law:
-    """Seed times the base plus value; hashing written out digit by digit."""
+    """Seed times the base plus value; hashing written out digit by digit. Null is uniform."""
     seeds = base**digits
     law: dict[Outcome, Fraction] = {}
+    if not symbol:
+        return dict.fromkeys(range(seeds * base), Fraction(1, seeds * base))
     for seed in range(seeds):
         parts = [(seed // base**at) * (symbol // base**at) for at in range(digits)]
         hashed = sum(parts) % base

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from demur_proto.composition import composition_each
 from demur_proto.continual.factors import factors_of
 from demur_proto.errors import ParameterError
 from demur_proto.segments import Factorisation
 from demur_proto.study import View
-from demur_sim.baselines.repeated_response import RepeatedResponse
 from demur_sim.planning.model import model_of
-from demur_sim.planning.plan import Plan, plan
-from demur_sim.planning.ways import Way, ways_to_ask
+from demur_sim.planning.plan import Plan, plan, ways_to_ask
+from demur_sim.planning.responses import ResponseWay
+from demur_sim.planning.ways import Way
 from demur_sim.populations import ArrayPopulation
 from demur_sim.presence import Presence
 from demur_sim.run import simulate
@@ -57,6 +58,30 @@ def test_runs_of_sums_are_as_wrong_as_predicted(budget: int) -> None:
     found, result = squared_errors(way.asked(budget))
 
     # With bias b_t and noise of variance s², a round's squared error has variance 4b_t²s² + 2s⁴.
+    bias = (result.active_truth - result.truth)[:, 0]
+    spread = math.sqrt(np.sum(4 * bias**2 * noise + 2 * noise**2) / SEEDS) / ROUNDS
+    assert result.sigma**2 == pytest.approx(noise)
+    assert abs(found - predicted) <= 3 * spread
+
+
+def bits(scenario: Scenario) -> Scenario:
+    """The same, asked by randomised response."""
+    return replace(scenario, kind=Kind.HISTOGRAM, categories=1, mechanism="krr", measure=None)
+
+
+@pytest.mark.parametrize("budget", [2, 9])
+def test_runs_of_randomised_response_are_as_wrong_as_predicted(budget: int) -> None:
+    local = replace(MINE, view=View.LOCAL)
+    (way,) = (
+        way
+        for way in ways_to_ask(local, model_of(local, people()), people=PEOPLE)
+        if isinstance(way, ResponseWay)
+    )
+    noise = way.variance(budget)
+    predicted = noise + way.truncation(budget).mean_squared_bias(PEOPLE)
+
+    found, result = squared_errors(way.asked(budget))
+
     bias = (result.active_truth - result.truth)[:, 0]
     spread = math.sqrt(np.sum(4 * bias**2 * noise + 2 * noise**2) / SEEDS) / ROUNDS
     assert result.sigma**2 == pytest.approx(noise)
@@ -107,7 +132,7 @@ def test_the_least_error_comes_first_and_is_made_of_its_parts() -> None:
     assert len(errors) == 4
     assert found.best.error == math.hypot(found.best.noise, found.best.truncation)
     assert found.scenario.budget == found.best.budget
-    assert found.mechanism.sigma == found.best.sigma
+    assert found.chosen.way.sigma(found.best.budget) == found.best.sigma
     assert found.guarantee.epsilon == MINE.epsilon
 
 
@@ -136,10 +161,12 @@ def test_worst_cases_are_those_of_results_and_of_other_designs() -> None:
     found = plan(local, population=people())
 
     result = simulate(local, population=people(), workers=1)
-    response = RepeatedResponse(horizon=ROUNDS, epsilon=4.0, delta=1e-6)
     everyone, other = found.worst_cases
     assert everyone.error == result.worst_case_sigma
-    assert other.error == pytest.approx(response.deviation * math.sqrt(PEOPLE))
+    each = composition_each(ROUNDS, epsilon=4.0, delta=1e-6)  # better than zcdp for so few
+    assert other.error == pytest.approx(math.sqrt(PEOPLE) / (2 * math.sinh(each / 2)), rel=1e-6)
+    alone = simulate(replace(bits(local), budget=ROUNDS), population=people(), workers=1)
+    assert alone.sigma == pytest.approx(other.error)
 
 
 def test_states_have_the_error_that_their_runs_have() -> None:

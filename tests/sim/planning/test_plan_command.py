@@ -45,7 +45,7 @@ def test_a_plan_is_told_in_a_page_and_kept_in_a_folder(capsys: Captured, tmp_pat
     found, rows = json.loads((folder / "plan.json").read_text()), read_rows(folder / "curve.csv")
     best = [row for row in rows if row["best"] == "1"]
     assert "taken to be public" in found["model"]["statement"]
-    assert len(best) == len(found["asked"]) == 4
+    assert len(best) == len(found["asked"]) == 5
     for line, told in zip(best, found["asked"], strict=True):
         assert (line["kind"], line["factorisation"]) == (told["kind"], told["factorisation"] or "")
         assert (int(line["budget"]), float(line["error"])) == (told["budget"], told["error"])
