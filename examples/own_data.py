@@ -48,7 +48,7 @@ def main(*, fidelity: str, seed: int) -> None:
     print(f"days answered: {result.answered_rounds}, in the worst case {result.worst_case_rounds}")
     print(
         f"error: {result.rmse:,.0f} minutes against everyone's total, which is "
-        f"{result.truth.mean():,.0f} on average; "
+        f"{result.within_reach.mean():,.0f} on average; "
         f"{result.worst_case_sigma:,.0f} in the worst case for all days"
     )
     print(f"refused once: {result.exhausted_fraction:.1%} of devices (only a simulator knows this)")

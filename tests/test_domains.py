@@ -612,7 +612,9 @@ EXAMPLES: dict[str, Example] = {
     ),
     "study.largest_rho": example(**TARGET),
     "frequencies.Frequencies": example(own=Fraction(3, 4), other=Fraction(1, 4)),
-    "frequencies.Frequencies.estimate": example(on=quarters, supports=np.array([3]), reports=7),
+    "frequencies.Frequencies.estimate": example(
+        on=quarters, supports=np.array([3]), reports=7, confidence=0.95
+    ),
     "frequencies.Frequencies.variance": example(on=quarters, count=3.0, reports=7),
     "frequencies.check_categories": example(categories=3),
     "randomised_response.response_levels": example(epsilon=1.0, options=3),
@@ -738,7 +740,9 @@ for owner, make in CATEGORICAL.items():
     EXAMPLES[f"{owner}.charge_renyi"] = example(on=make, symbol=1, order=2.0)
     EXAMPLES[f"{owner}.charge_zcdp"] = example(on=make, symbol=1)
     EXAMPLES[f"{owner}.charge_pure"] = example(on=make, symbol=1)
-    EXAMPLES[f"{owner}.estimate"] = example(on=make, sums=three_reports(make()), reports=3)
+    EXAMPLES[f"{owner}.estimate"] = example(
+        on=make, sums=three_reports(make()), reports=3, confidence=0.95
+    )
 
 
 @functools.cache  # it holds tables
@@ -1060,6 +1064,7 @@ ELSEWHERE = {
     "filters.spend_all": "takes filters; it has a test of its own below",
     "asking.check_affordable": "takes a round, whose own tests refuse bad numbers",
     "asking.round_of": "takes a query; the numbers of the round are those of the two above",
+    "gaussian.GaussianLinear.clipped": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.encode": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.encode_within": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.sound": "takes people's values, of which any may be wrong",
@@ -1070,6 +1075,7 @@ ELSEWHERE = {
     "gaussian.GaussianLinear.valid": "takes reports, of which any may be wrong",
     "rounding.on_grid": "takes values that its caller checked",
     "rounding.plain_words": "takes values that its caller checked",
+    "rounding.scaled_within": "takes values that its caller checked",
     "rounding.rounded": "takes values that its caller checked",
     "rounding.squared_norms": "takes words",
     "discrete_gaussian.DiscreteGaussianSampler": SAMPLERS,

@@ -69,7 +69,7 @@ def scaled_up(
     """
     if not isinstance(found, Estimate):
         raise ParameterError("found", type(found).__name__, "an Estimate")
-    if not found.half_width.size:
+    if not found.has_interval:
         raise ParameterError("found", "no interval", "an estimate that has one")
     check_integer("cohort", cohort, 1, MOST_DEVICES)
     check_integer("reports", reports, 1, cohort)
@@ -81,9 +81,23 @@ def scaled_up(
     deviation = largest if signed else largest / 2
     sampling = float(sampling_factors(np.array([float(reports)]), cohort=cohort)[0]) * deviation
     error = np.hypot(scale * found.standard_error, sampling)
-    bias = np.maximum(0.0, found.half_width - TWO_SIDED_QUANTILE * found.standard_error)
+    estimate, reach = scale * found.estimate, TWO_SIDED_QUANTILE * error
+
+    def beyond(distance: Vector) -> Vector:
+        """As far as scaled noise and sampling reach, and by what the interval reached beyond noise."""
+        usual = TWO_SIDED_QUANTILE * found.standard_error
+        further: Vector = reach + scale * np.maximum(0.0, distance - usual)
+        return further
+
+    if found.half_width.size:
+        return Estimate(
+            estimate=estimate, standard_error=error, half_width=beyond(found.half_width)
+        )
+    if scale == 1:
+        return found
     return Estimate(
-        estimate=scale * found.estimate,
+        estimate=estimate,
         standard_error=error,
-        half_width=TWO_SIDED_QUANTILE * error + scale * bias,
+        low_end=estimate - beyond(found.estimate - found.low_end),
+        high_end=estimate + beyond(found.high_end - found.estimate),
     )

@@ -1,6 +1,7 @@
 """A release: what becomes public. It never changes once published."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import partial
@@ -9,6 +10,7 @@ import numpy as np
 
 from demur_proto.arrays import Integers, Vector, fixed_floats, fixed_integers, same_floats
 from demur_proto.errors import UnsupportedError, WireError
+from demur_proto.intervals import Intervals, no_numbers
 from demur_proto.v1 import release_pb2
 from demur_proto.varints import varint
 
@@ -28,18 +30,45 @@ WITHHELD = {
 }
 
 
-FLOATS = ("estimate", "standard_error", "half_width")
+class Estimand(StrEnum):
+    """What an estimate is unbiased for."""
+
+    NOTHING = "nothing"  #: withheld, or a running count under admission `halt`
+    S_ACTIVE = "S_active"  #: the sum over the people who contributed; its interval is for that
+    S_SHRUNK = "S_shrunk"
+    """The same of values as shrunk by budgets, under policy `clip`. It may be far below S_active, and by how
+    much is secret: there is no interval."""
+
+    @property
+    def told(self) -> str:
+        """What it is, in words that follow "unbiased for"."""
+        return _TOLD[self]
+
+
+_TOLD: Mapping[Estimand, str] = {
+    Estimand.NOTHING: "nothing",
+    Estimand.S_ACTIVE: "S_active",
+    Estimand.S_SHRUNK: "values as shrunk by budgets",
+}
+ESTIMANDS = {
+    Estimand.NOTHING: release_pb2.ESTIMAND_UNSPECIFIED,
+    Estimand.S_ACTIVE: release_pb2.ESTIMAND_S_ACTIVE,
+    Estimand.S_SHRUNK: release_pb2.ESTIMAND_S_SHRUNK,
+}
+
+FLOATS = ("estimate", "standard_error", "half_width", "low_end", "high_end")
 LENGTH_DELIMITED = 2  #: the wire type of bytes and packed numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Release:
+class Release(Intervals):
     """The result of one round.
 
-    `estimate` is unbiased for S_active, the sum over the people who contributed a value; a person
-    whose filter refused counts as nothing, so late in a study it lags behind the sum over
-    everyone. In a running count people count with the state that they took up last, and `sums` are
-    those of this round alone. Under admission `halt` it says nothing of the kind, and has no interval.
+    `estimand` says what `estimate` is unbiased for. S_active is the sum over the people who contributed a
+    value; a person whose filter refused counts as nothing, so late in a study it lags behind the
+    sum over everyone. `low` and `high` are its intervals. In a running count people count with the
+    state that they took up last, and `sums` are those of this round alone. Under policy `clip` it is
+    values as shrunk by budgets, and under admission `halt` nothing of the kind: there are no intervals.
 
     Its arrays are read-only, and have copies of what they are made from; so are those of its copies.
     """
@@ -55,8 +84,12 @@ class Release:
     standard_error: Vector = field(repr=False)
     """In the same units; one for each, or one that all share."""
     half_width: Vector = field(repr=False)
-    """Likewise: the interval for S_active is ± this; empty where there is none."""
-    confidence: float  #: probability that it covers, per estimate
+    """Likewise, where the interval is ± this: of sums and running counts. Else empty."""
+    low_end: Vector = field(repr=False, default_factory=no_numbers)
+    """Per category, the lower end of an interval that has no middle in the estimate; else empty."""
+    high_end: Vector = field(repr=False, default_factory=no_numbers)  #: likewise, the upper end
+    confidence: float  #: probability that an interval covers, per estimate; NaN where there is none
+    estimand: Estimand  #: what the estimates are unbiased for
     guarantee: str  #: the study's guarantee in words
 
     def __post_init__(self) -> None:
@@ -89,16 +122,13 @@ class Release:
             self.number,
             self.reports,
             self.withheld,
+            self.estimand,
             self.guarantee,
         )
 
     def standard_error_at(self, coordinate: int) -> float:
         """The standard error of one estimate; NaN where it was withheld."""
         return _at(self.standard_error, coordinate)
-
-    def half_width_at(self, coordinate: int) -> float:
-        """Half the width of one estimate's interval; NaN where it was withheld."""
-        return _at(self.half_width, coordinate)
 
     @property
     def sums_bytes(self) -> bytes:
@@ -113,7 +143,6 @@ class Release:
 
     def message(self) -> release_pb2.Release:
         """For the wire."""
-        published = self.withheld is Withheld.NOTHING
         message = release_pb2.Release(
             study_hash=self.study_hash,
             round_hash=self.round_hash,
@@ -122,16 +151,15 @@ class Release:
             withheld=WITHHELD[self.withheld],
             sums=self.sums_bytes,
             confidence=self.confidence,
-            estimand=(
-                release_pb2.ESTIMAND_S_ACTIVE
-                if published and self.half_width.size
-                else release_pb2.ESTIMAND_UNSPECIFIED
-            ),
+            estimand=ESTIMANDS[self.estimand],
             guarantee=self.guarantee,
         )
         # Extending a field makes a Python number of every element, which takes several times as long.
         for name in FLOATS:
             message.MergeFromString(_packed(name, getattr(self, name)))
+        if self.low_end.size:  # whoever knows no ends reads an interval that holds as often
+            reach = np.maximum(self.estimate - self.low_end, self.high_end - self.estimate)
+            message.half_width.append(float(reach.max()))
         return message
 
     @classmethod
@@ -142,13 +170,19 @@ class Release:
             WireError: the sums are not 64-bit words; or the numbers are not those of a release: one
                 that is not finite, errors that are neither shared nor one for each estimate, an
                 estimate without a sum, anything at all in a release that was withheld.
-            UnsupportedError: withheld for a reason that this version does not know.
+            UnsupportedError: withheld for a reason, or an estimate of something, that this version does
+                not know.
         """
         if len(message.sums) % 8:
             raise WireError(f"sums are 8 bytes each, got {len(message.sums)} in all")
         withheld = [key for key, value in WITHHELD.items() if value == message.withheld]
         if not withheld:
             raise UnsupportedError(f"withheld {message.withheld} is not supported by this version")
+        estimands = [key for key, value in ESTIMANDS.items() if value == message.estimand]
+        if not estimands:
+            raise UnsupportedError(f"estimand {message.estimand} is not supported by this version")
+        # With ends, half widths are for those who know none.
+        half_width = () if message.low_end or message.high_end else message.half_width
         release = cls(
             study_hash=message.study_hash,
             round_hash=message.round_hash,
@@ -160,8 +194,11 @@ class Release:
             standard_error=np.fromiter(
                 message.standard_error, np.float64, len(message.standard_error)
             ),
-            half_width=np.fromiter(message.half_width, np.float64, len(message.half_width)),
+            half_width=np.fromiter(half_width, np.float64, len(half_width)),
+            low_end=np.fromiter(message.low_end, np.float64, len(message.low_end)),
+            high_end=np.fromiter(message.high_end, np.float64, len(message.high_end)),
             confidence=message.confidence,
+            estimand=estimands[0],
             guarantee=message.guarantee,
         )
         _check(release)
@@ -171,25 +208,28 @@ class Release:
 def _check(release: Release) -> None:
     """Refuse what no collector publishes, before anybody computes with it."""
     estimates, published = release.estimate.size, release.withheld is Withheld.NOTHING
-    errors = {release.standard_error.size, release.half_width.size}
-    if estimates == 1 and errors == {0, 1} and math.isnan(release.confidence):
-        errors = {release.standard_error.size}  # a running count without an interval
+    errors = release.standard_error.size
     fit = (
-        release.sums.size >= estimates > 0 and errors <= {1, estimates}
+        release.sums.size >= estimates > 0 and errors in {1, estimates} and release.intervals_fit
         if published
-        else not release.sums.size and not estimates and errors == {0}
+        else not (release.sums.size or estimates or errors or release.has_interval)
     )
     if not fit:
         raise WireError(
             f"a release {'with' if published else 'without'} numbers has {release.sums.size} sums, "
-            f"{estimates} estimates, {release.standard_error.size} standard errors and "
-            f"{release.half_width.size} half widths"
+            f"{estimates} estimates, {errors} standard errors, {release.half_width.size} half widths, "
+            f"and {release.low_end.size} lower and {release.high_end.size} upper ends in order"
         )
     finite = all(np.isfinite(getattr(release, name)).all() for name in FLOATS)
     if not finite or (release.standard_error < 0).any() or (release.half_width < 0).any():
         raise WireError("a release has an estimate that is not finite, or an error below zero")
-    if published and release.half_width.size and not 0 < release.confidence < 1:
+    if release.has_interval != (release.estimand is Estimand.S_ACTIVE):
+        having = "has" if release.has_interval else "lacks"
+        raise WireError(f"a release of the estimand {release.estimand} {having} an interval")
+    if release.has_interval and not 0 < release.confidence < 1:
         raise WireError(f"a confidence lies between 0 and 1, got {release.confidence}")
+    if not release.has_interval and not math.isnan(release.confidence):
+        raise WireError(f"without an interval there is no confidence, got {release.confidence}")
 
 
 def _at(values: Vector, coordinate: int) -> float:

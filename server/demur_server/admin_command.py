@@ -141,8 +141,19 @@ def _release_row(row: dict[str, Any]) -> dict[str, Any]:
         "round": row["round"],
         "reports": row["reports"],
         "estimate": shown if published else f"withheld: {row['withheld'].replace('_', ' ')}",
-        "half_width": f"{row['half_width'][0]:,.6g}" if row["half_width"] else "",
+        "interval": _first_interval(row) if published else "",
     }
+
+
+def _first_interval(row: dict[str, Any]) -> str:
+    """That of the first estimate, or why there is none."""
+    from demur_proto.release import Estimand
+
+    if row["estimand"] == Estimand.S_SHRUNK:
+        return f"none: of {Estimand.S_SHRUNK.told}"
+    if not row["low"]:
+        return "none"
+    return f"{row['low'][0]:,.6g} to {row['high'][0]:,.6g}"
 
 
 def _export(options: argparse.Namespace, config: "ServerConfig") -> int:

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             told(
                 f"round {release.round_hash.hex()[:16]}",
                 release,
-                histogram=len(release.half_width) > 1,
+                histogram=bool(release.low_end.size),
             )
         )
     return 0

@@ -12,7 +12,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import CONFIDENCE, Estimate, Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
-from demur_proto.release import Release, Withheld
+from demur_proto.release import Estimand, Release, Withheld
 from demur_proto.round import CountingQuery, Round
 from demur_proto.study import Purpose, Study
 
@@ -54,6 +54,7 @@ def make_release(
             standard_error=fixed_floats([]),
             half_width=fixed_floats([]),
             confidence=math.nan,
+            estimand=Estimand.NOTHING,
             guarantee=statement,
         )
     kept = fixed_integers(sums)
@@ -68,7 +69,10 @@ def make_release(
         estimate=result.estimate,
         standard_error=result.standard_error,
         half_width=result.half_width,
-        confidence=CONFIDENCE if result.half_width.size else math.nan,
+        low_end=result.low_end,
+        high_end=result.high_end,
+        confidence=CONFIDENCE if result.has_interval else math.nan,
+        estimand=_estimand(asked.value, result),
         guarantee=statement,
     )
 
@@ -94,6 +98,13 @@ def running_count(study: Study, asked: Round, totals: Sequence[RoundTotal]) -> E
     return running_estimate(
         query, GaussianLinear.of(study, query), totals, energy=energy, added=added
     )
+
+
+def _estimand(asked: Round, result: Estimate) -> Estimand:
+    """What an estimate is unbiased for: without an interval, nothing or values that budgets shrunk."""
+    if result.has_interval:
+        return Estimand.S_ACTIVE
+    return Estimand.NOTHING if isinstance(asked.query, CountingQuery) else Estimand.S_SHRUNK
 
 
 def _withheld(study: Study, asked: Round, reports: int, earlier: Sequence[Release]) -> Withheld:

@@ -19,6 +19,9 @@ COLUMNS = (
     "standard_error",
     "half_width",
     "confidence",
+    "low",
+    "high",
+    "estimand",
 )
 
 LINES = 1 << 12  #: of CSV at a time
@@ -40,7 +43,7 @@ def csv_pieces(releases: Iterable[Release]) -> Iterator[str]:
     for release in releases:
         head = [release.study_hash.hex(), release.number, release.reports, release.withheld.value]
         if not release.estimate.size:
-            yield _csv_text([[*head, *[""] * 6]])
+            yield _csv_text([[*head, *[""] * 8, release.estimand]])
         for start in range(0, release.estimate.size, LINES):
             yield _csv_text([*head, *cells] for cells in _cells(release, start))
 
@@ -49,10 +52,16 @@ def _cells(release: Release, start: int) -> Iterator[list[object]]:
     """What the lines from a coordinate on say of it."""
     piece = slice(start, start + LINES)
     # A mechanism may have a sum or two more than estimates.
+    same = release.half_width.size  # as far below an estimate as above
     pairs = zip(release.sums[piece].tolist(), release.estimate[piece].tolist(), strict=False)
     for at, (total, value) in enumerate(pairs, start=start):
-        errors = release.standard_error_at(at), release.half_width_at(at), release.confidence
-        yield [at, total, repr(value), *("" if math.isnan(each) else repr(each) for each in errors)]
+        half = release.half_width[at if release.half_width.size > 1 else 0] if same else math.nan
+        numbers = (
+            *(release.standard_error_at(at), float(half), release.confidence),
+            *release.interval_at(at),
+        )
+        told = ("" if math.isnan(each) else repr(each) for each in numbers)
+        yield [at, total, repr(value), *told, release.estimand]
 
 
 def _csv_text(rows: Iterable[Iterable[object]]) -> str:
@@ -65,6 +74,8 @@ def release_table(release: Release) -> dict[str, Any]:
     """A release for JSON; what was withheld is empty or null.
 
     `standard_error` and `half_width` have one number for each estimate, or one that all share.
+    `half_width` is empty where intervals are not as far below the estimate as above, or are none;
+    `low` and `high` have one number for each estimate wherever there are intervals.
     """
     return {
         "study": release.study_hash.hex(),
@@ -76,7 +87,10 @@ def release_table(release: Release) -> dict[str, Any]:
         "estimate": release.estimate.tolist(),
         "standard_error": release.standard_error.tolist(),
         "half_width": release.half_width.tolist(),
+        "low": release.low.tolist(),
+        "high": release.high.tolist(),
         "confidence": _finite(release.confidence),
+        "estimand": str(release.estimand),
         "guarantee": release.guarantee,
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 from demur_proto.arrays import Vector, fixed_floats
 from demur_proto.checks import check_positive
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.release import Release
+from demur_proto.release import Estimand, Release
 
 FAR = 1e300  #: ratios of variances beyond are as good as infinite
 
@@ -37,6 +37,7 @@ class Processed:
     low: Vector = field(repr=False)  #: [k], or empty: lower ends of the intervals for S_active
     high: Vector = field(repr=False)  #: likewise, upper ends
     confidence: float  #: probability that one holds; NaN without
+    estimand: Estimand = Estimand.S_ACTIVE  #: what the estimates were unbiased for
     steps: tuple[str, ...] = ()  #: what was done, in order
 
     def __post_init__(self) -> None:
@@ -79,15 +80,16 @@ class Processed:
         if not releases:
             raise StateError("there are no releases to process")
         pairs = [(release, at) for release in releases for at in where]
-        values = np.array([release.estimate[at] for release, at in pairs])
-        widths = np.array([release.half_width_at(at) for release, at in pairs])
-        whole = bool(np.isfinite(widths).all())
+        whole = all(release.has_interval for release in releases)
+        ends = np.array([release.interval_at(at) for release, at in pairs if whole])
+        low, high = ends.reshape(-1, 2).T
         return cls(
-            values=values,
+            values=np.array([release.estimate[at] for release, at in pairs]),
             errors=np.array([release.standard_error_at(at) for release, at in pairs]),
-            low=values - widths if whole else np.zeros(0),
-            high=values + widths if whole else np.zeros(0),
+            low=low,
+            high=high,
             confidence=releases[0].confidence if whole else math.nan,
+            estimand=releases[0].estimand,
         )
 
     @property
@@ -95,7 +97,7 @@ class Processed:
         """What the numbers are, in words that belong beside them."""
         interval = "its interval holds" if self.low.size else "without an interval"
         if not self.steps:
-            return f"as released: unbiased for S_active, {interval}"
+            return f"as released: unbiased for {self.estimand.told}, {interval}"
         return f"post-processed ({', then '.join(self.steps)}): biased, {interval}"
 
     def between(self, least: float, most: float = math.inf) -> "Processed":

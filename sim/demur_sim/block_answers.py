@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers, Values, Words
+from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 from demur_proto.mechanisms.base import Mechanism
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.round import CountingQuery, Query
-from demur_sim.round_sums import given_sums
+from demur_sim.round_sums import clipped_sums, given_sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -20,7 +21,7 @@ class BlockAnswer:
     sent: Flags  #: who did [devices of the portion]
     late_words: Words  #: reports of those who send once the round is closed [m, w]
     late: Flags  #: who does [devices of the portion]
-    contributed: Integers  #: simulator's truth: see `Answered.given`
+    contributed: Vector  #: simulator's truth: see `Answered.contributed`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -32,6 +33,8 @@ class Answered:
     late: Flags  #: whose report is late [n]
     portion: slice  #: which of the block
     who: slice | Integers  #: those of the block who take part
+    rough: Values | None = None
+    """Where words may be other than values: those of who answers with data, zero for others [n, v]."""
 
     @property
     def in_time(self) -> Flags:
@@ -46,13 +49,15 @@ class Answered:
         whole[self.who - self.portion.start] = flags
         return whole
 
-    def given(self, query: Query) -> Integers:
-        """Simulator's truth: see `given_sums`. Of a sum or histogram, what was counted.
+    def contributed(self, query: Query, mechanism: Mechanism) -> Vector:
+        """Simulator's truth: see `given_sums` and `clipped_sums`. Of a sum or histogram, what was counted.
 
         Of a running count all that was taken up: what is told once is told, whether its word is late
         or not.
         """
         whole = isinstance(query, CountingQuery) or not self.late.any()
+        if self.rough is not None and isinstance(mechanism, GaussianLinear):
+            return clipped_sums(mechanism, self.rough if whole else self.rough[self.in_time])
         return given_sums(query, self.words if whole else self.words[self.in_time])
 
 

@@ -100,7 +100,7 @@ class Block:
                 sent=mine.placed(in_time),
                 late_words=reports[late],
                 late=mine.placed(late),
-                contributed=mine.given(asked.query),
+                contributed=mine.contributed(asked.query, mechanism),
             )
 
     def _sampler(self, asked: Round) -> FastSampler:
@@ -144,7 +144,7 @@ class Block:
             yield RoundSum(
                 reports=int(np.count_nonzero(in_time)),
                 sums=sums,
-                contributed=mine.given(asked.query),
+                contributed=mine.contributed(asked.query, mechanism),
             )
 
     def _answered(
@@ -164,12 +164,17 @@ class Block:
             who: slice | Integers = portion
             if self._turnout is not None:
                 who = portion.start + np.flatnonzero(here[portion])
+            rough: Values | None = None
             if counting is not None:
                 words, sent = self._bunch.contribution(counting, self._place, number=asked.number)
                 words, sent = words[who], sent[who]
             else:
-                words, sent = self._contribution(asked, mechanism, model, portion, who, sampler)
-            yield Answered(words=words, sent=sent, late=late[who], portion=portion, who=who)
+                words, sent, rough = self._contribution(
+                    asked, mechanism, model, portion, who, sampler
+                )
+            yield Answered(
+                words=words, sent=sent, late=late[who], portion=portion, who=who, rough=rough
+            )
 
     def _contribution(
         self,
@@ -179,8 +184,8 @@ class Block:
         portion: slice,
         who: slice | Integers,
         sampler: Sampler,
-    ) -> tuple[Words, Flags]:
-        """What some of a portion put in [n, e], zero for cover; and who of them sends."""
+    ) -> tuple[Words, Flags, Values | None]:
+        """What some of a portion put in [n, e], zero for cover; who of them sends; `Answered.rough`."""
         remaining, refused = self.remaining[who], self.refused[who]
         values = self._values(asked.query, model, portion)
         if not isinstance(who, slice):
@@ -215,7 +220,14 @@ class Block:
             given = given & ~(shrunk & (units == 0))  # shrunk to nothing: a refusal
         self.remaining[who], self.refused[who] = remaining, refused
         sent = given if self._silent else np.ones_like(given)
-        return words if given.all() else covered(words, given), sent
+        exact = not isinstance(mechanism, GaussianLinear) or mechanism.on_grid
+        linear = isinstance(asked.query, Linear)
+        rough = values if linear and not exact else None
+        if given.all():
+            return words, sent, rough
+        if rough is not None:
+            rough = np.where(given[:, None], values, 0.0)
+        return covered(words, given), sent, rough
 
     def _values(self, query: Query, model: ModelDefinition | None, people: slice) -> Values:
         """Some of the block's values of a query [n, v]."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 
-from demur_proto.arrays import Integers
+from demur_proto.arrays import Vector
 from demur_proto.asking import (
     check_affordable,
     next_error_count,
@@ -68,7 +68,7 @@ class CohortSession:
         self._noise = noise
         self._releases: list[Release] = []
         self._counts: dict[int, list[tuple[Round, Release]]] = {}  # by the first round of each
-        self._contributed: list[Integers] = []
+        self._contributed: list[Vector] = []
         self._answering_s = 0.0
         self._news = anyio.Event()
         self._ended = False

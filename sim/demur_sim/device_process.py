@@ -18,12 +18,13 @@ from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_client.running import Agent
 from demur_client.sources import DataSource, ExampleSource
-from demur_proto.arrays import Bits, Integers, Values, Words
+from demur_proto.arrays import Bits, Values, Vector, Words
 from demur_proto.calls import PEER
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import StateError
-from demur_proto.mechanisms.of_round import mechanism_of
-from demur_proto.round import Histogram, Round
+from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.mechanisms.of_round import mechanism_for, mechanism_of
+from demur_proto.round import Histogram, Linear, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Study, View
 from demur_proto.v1 import report_pb2
@@ -33,7 +34,7 @@ from demur_sim.in_process import InProcessEvaluator
 from demur_sim.labelled_people import LabelledPeople, PersonExamples
 from demur_sim.populations import PersonSource, Population
 from demur_sim.recorder import Recorder
-from demur_sim.round_sums import given_sums
+from demur_sim.round_sums import clipped_sums, evaluate_query, given_sums
 from demur_sim.worker_process import Answered, Finished
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.05, 1.0  # the collector is next door, and starts first
@@ -168,12 +169,17 @@ class _Confidant:
             ),
         )
 
-    def _contributed(self, number: int) -> Integers:
+    def _contributed(self, number: int) -> Vector:
         """Simulator's truth: what was given in a round whose report is still at hand."""
         study = self._life.study
         row = self._ledger.history(study.hash)[-1]
         asked: Defined[Round] = read_round(row.definition, study=study)
         query = asked.value.query
+        mechanism = mechanism_for(study.value, asked.value)
+        if isinstance(query, Linear) and isinstance(mechanism, GaussianLinear):
+            values = evaluate_query(query, self._life.person, slice(0, 1))
+            given = row.given and not (row.shrunk and not row.wanted)  # shrunk to nothing
+            return clipped_sums(mechanism, values * given)
         if isinstance(query, Histogram):
             value = self._life.person.evaluate(query.feature, slice(0, 1))
             symbols, _ = mechanism_of(study.value, query).encode(value, self._sampler)

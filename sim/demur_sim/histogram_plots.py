@@ -66,19 +66,19 @@ def _categories(axes: Axes, result: HistogramResult) -> None:
             ("active", result.active_truth),
         )
     }
-    half = np.sqrt((result.half_widths[released] ** 2).sum(axis=0)) / rounds
+    low, high = (end / rounds for end in result.total_interval)
     binned = result.query.feature.name == AMOUNT_BIN
     order = ranks - 1 if binned else np.argsort(-means["everyone"], kind="stable")
     everyone, active, estimate = (means[name][order] for name in ("everyone", "active", "estimate"))
-    half = half[order]
+    reach = np.maximum(0.0, [estimate - low[order], high[order] - estimate])
     highest = max(1.0, everyone.max(), result.sigma)
     if binned:
         labels = bin_labels(edges_of(result.query.feature.parameters))
         axes.set_xticks(ranks, labels, fontsize=8, rotation=0 if len(ranks) <= 6 else 90)
         axes.set_xlabel("bin")
-        axes.set_ylim(min(-0.5, 1.5 * (estimate - half).min()), 1.8 * highest)
+        axes.set_ylim(min(-0.5, 1.5 * (estimate - reach[0]).min()), 1.8 * highest)
     else:
-        _rare_and_frequent(axes, reach=half.max(), highest=highest)
+        _rare_and_frequent(axes, reach=reach.max(), highest=highest)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.axhline(0.0, color=TRUTH, linewidth=0.5)
     axes.plot(ranks, everyone, color=TRUTH, linewidth=1.0, label="truth (everyone)")
@@ -86,7 +86,7 @@ def _categories(axes: Axes, result: HistogramResult) -> None:
     axes.errorbar(
         ranks,
         estimate,
-        yerr=half,
+        yerr=reach,
         fmt=".",
         color=RELEASED,
         ecolor=(RELEASED, 0.35),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from demur_proto.arrays import Values
+from demur_proto.arrays import Values, Vector
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.categorical import Categorical
 from demur_proto.mechanisms.of_round import (
@@ -18,6 +18,7 @@ from demur_proto.mechanisms.of_round import (
     weight_of,
     word_type_of,
 )
+from demur_proto.release import Withheld
 from demur_proto.round import Histogram
 from demur_sim.histogram_design import histogram_study, query_of
 from demur_sim.results import Result, number
@@ -120,14 +121,20 @@ class HistogramResult(Result):
         """What theory says of it."""
         return self._root_mean_square(np.where(np.isnan(self.estimates), math.nan, self.theory))
 
-    @property
-    def coverage(self) -> float:
-        """How many of the released intervals hold the count of those who contributed."""
-        if not self.answered_rounds:
-            return math.nan
-        released = ~np.isnan(self.estimates)
-        held = np.abs(self.estimates - self.active_truth) <= self.half_widths
-        return float(held[released].mean())
+    @cached_property
+    def total_interval(self) -> tuple[Vector, Vector]:
+        """The interval for each category over all rounds that published numbers, low and high [k].
+
+        Support counts of rounds add up to that of one round with as many reports.
+        """
+        published = [each for each in self.releases if each.withheld is Withheld.NOTHING]
+        if not published:
+            return np.zeros(self.query.categories), np.zeros(self.query.categories)
+        total = self.mechanism.estimate(
+            np.sum([each.sums for each in published], axis=0),
+            reports=sum(each.reports for each in published),
+        )
+        return total.low, total.high
 
     @property
     def simulated(self) -> str:

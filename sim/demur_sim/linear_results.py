@@ -12,7 +12,7 @@ from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.study import Study, View
 from demur_sim.beside import Beside
 from demur_sim.populations import FLAGS
-from demur_sim.results import Result
+from demur_sim.results import Result, number
 from demur_sim.simulation import study_of
 from demur_sim.summing import summing, worst_case_error
 
@@ -26,6 +26,7 @@ SIMULATED = (
 class LinearResult(Result):
     """A finished run of sums."""
 
+    clipped_truth: Values  #: simulator's truth: over everyone enrolled, values clipped [rounds, d]
     beside: tuple[Beside, ...] = ()  #: other designs for the same people
 
     @cached_property
@@ -35,10 +36,24 @@ class LinearResult(Result):
 
     @cached_property
     def active_truth(self) -> Values:
-        """Simulator's truth: the sums over those who contributed [rounds, d], data units."""
-        return np.ldexp(
-            np.array(self.aftermath.contributed, dtype=np.float64), self.scenario.grid_exponent
-        )
+        """Simulator's truth: over those who contributed, values clipped [rounds, d], data units.
+
+        As they were before budgets shrunk and coins rounded them.
+        """
+        return np.ldexp(np.array(self.aftermath.contributed), self.scenario.grid_exponent)
+
+    @property
+    def within_reach(self) -> Values:
+        """Simulator's truth: the sums over everyone, values clipped [rounds, d], data units.
+
+        What clipping loses is an error of its own, `clipping_rmse`.
+        """
+        return self.clipped_truth
+
+    @property
+    def clipping_rmse(self) -> float:
+        """Simulator's truth: how far sums of clipped values are from those of values, data units."""
+        return float(np.sqrt(np.mean((self.truth - self.clipped_truth) ** 2)))
 
     @property
     def value_range(self) -> tuple[float, bool]:
@@ -95,8 +110,12 @@ class LinearResult(Result):
                 "measure": str(self.study.value.measure),
                 "unit": "answers at the full clip",
             },
-            "simulator_truth": {"exhausted_fraction": self.exhausted_fraction},
-            "beside": [each.summary(self.truth[:, 0]) for each in self.beside],
+            "simulator_truth": {
+                "exhausted_fraction": self.exhausted_fraction,
+                "coverage": number(self.coverage),
+                "clipping_rmse": self.clipping_rmse,
+            },
+            "beside": [each.summary(self.within_reach[:, 0]) for each in self.beside],
         }
 
     def study_details(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from demur_proto.arrays import Integers
+from demur_proto.arrays import Integers, Vector
 from demur_proto.definition import REPORT_ID_BYTES, Defined, ReportIds
 from demur_proto.frames import MAXIMUM_FRAME_BYTES, MAXIMUM_FRAME_REPORTS
 from demur_proto.models.definition import ModelDefinition
@@ -21,7 +21,7 @@ class Outgoing:
     people: Integers  #: who sent them, numbered within the cohort [n]
     report_ids: bytes  #: 16 bytes each
     words: tuple[Payload, ...]  #: encoded, report by report, in as many pieces as they lie in
-    contributed: Integers  #: simulator's truth: see `cohort.BlockAnswer`; 0 where it is late
+    contributed: Vector  #: simulator's truth: see `cohort.BlockAnswer`; 0 where it is late
     late: bool  #: sent once the round is closed
 
     @property

@@ -10,6 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from demur_proto.arrays import Vector
+from demur_proto.release import Estimand
+from demur_proto.study import Policy
 from demur_sim.beside import Beside
 from demur_sim.linear_results import LinearResult
 from demur_sim.results import Result
@@ -66,7 +68,7 @@ def draw_beside(axes: Axes, result: Result, beside: Sequence[Beside], *, scale: 
         scale: what a number is multiplied by.
     """
     numbers = np.arange(1, len(result.releases) + 1)
-    truth = result.truth[:, 0]
+    truth = result.within_reach[:, 0]
 
     def line(values: Vector, name: str, error: float, color: str) -> None:
         shown = f"{error * scale:.2%}" if scale != 1 else f"{error:,.1f}"
@@ -94,17 +96,20 @@ def heading(result: Result) -> str:
 def _individual(axes: Axes, result: LinearResult, coordinate: int) -> None:
     numbers = np.arange(1, len(result.releases) + 1)
     released = result.estimates[:, coordinate]
-    half = result.half_widths[:, coordinate]
-    axes.fill_between(
-        numbers,
-        released - half,
-        released + half,
-        color=RELEASED,
-        alpha=0.2,
-        linewidth=0,
-        label="95 % interval for the people who contributed",
-    )
-    axes.plot(numbers, released, ".", color=RELEASED, markersize=4, label="released")
+    name = "released"
+    if any(release.has_interval for release in result.releases):
+        axes.fill_between(
+            numbers,
+            result.lows[:, coordinate],
+            result.highs[:, coordinate],
+            color=RELEASED,
+            alpha=0.2,
+            linewidth=0,
+            label="95 % interval for the people who contributed",
+        )
+    elif result.study.value.policy is Policy.CLIP:
+        name = f"released, unbiased for {Estimand.S_SHRUNK.told}"
+    axes.plot(numbers, released, ".", color=RELEASED, markersize=4, label=name)
     axes.plot(
         numbers, result.truth[:, coordinate], color=TRUTH, linewidth=1.0, label="truth (everyone)"
     )
@@ -124,7 +129,7 @@ def _individual(axes: Axes, result: LinearResult, coordinate: int) -> None:
 
 def _worst_case(axes: Axes, result: LinearResult, coordinate: int) -> None:
     numbers = np.arange(1, len(result.releases) + 1)
-    truth = result.truth[:, coordinate]
+    truth = result.within_reach[:, coordinate]
     rng = stream(result.seed, Purpose.WORST_CASE)
     noisy = truth + rng.normal(scale=result.worst_case_sigma, size=len(truth))
     axes.plot(

@@ -6,7 +6,7 @@ from typing import TypeVar
 import anyio
 import numpy as np
 
-from demur_proto.arrays import Flags, Integers
+from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.asking import next_halt_count, next_prefix
 from demur_proto.continual.following import check_next, counting_of
 from demur_proto.definition import Defined
@@ -59,7 +59,7 @@ class ProcessSession:
         self.ports = ports
         self._ends_collector = ends_collector
         self._analyst = analyst
-        self._contributed: list[Integers] = []
+        self._contributed: list[Vector] = []
         self.refused_after: list[int] = []  # simulator's truth: how many so far, round by round
         self._first_report = 0.0
         self._last_receipt = 0.0
@@ -194,9 +194,7 @@ class ProcessSession:
         told = {(answer.study_hash, answer.number) for answer in answers}
         if told != {(self.study.hash, asked.value.number)}:
             raise StateError(f"round {asked.value.number}: a worker answered another one")
-        self._contributed.append(
-            np.sum([answer.contributed for answer in answers], axis=0, dtype=np.int64)
-        )
+        self._contributed.append(np.sum([answer.contributed for answer in answers], axis=0))
         self.refused_after.append(sum(answer.refused for answer in answers))
         firsts = [answer.first_report for answer in answers if answer.first_report]
         if not self._first_report and firsts:

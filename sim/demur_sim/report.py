@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demur_proto.outward import text_up
-from demur_proto.study import View
+from demur_proto.release import Estimand
+from demur_proto.study import Policy, View
 from demur_sim.beside import Beside
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
@@ -128,10 +129,16 @@ def _sums(result: LinearResult) -> dict[str, str]:
     error = f"{result.rmse:,.1f} with a filter on each device"
     if missing:
         error += f" (over the rounds released; {missing} were withheld)"
+    if result.clipping_rmse:
+        error += f", beside clipping, {result.clipping_rmse:,.1f}"
+    unbiased = {}
+    if result.study.value.policy is Policy.CLIP:
+        unbiased["unbiased for"] = f"{Estimand.S_SHRUNK.told}, without an interval"
     return {
         "noise": noise,
         "answered rounds": _answered(result),
         "error (RMSE)": f"{error}, {result.worst_case_sigma:,.1f} in the worst case for all rounds",
+        **unbiased,
         "simulated": "with seeded noise, so the run itself protects nobody",
         "refused once": _refused(result),
         "took": f"{result.wall_s:.1f} s",
@@ -207,7 +214,7 @@ def _beside(result: Result, others: Sequence[Beside]) -> dict[str, str]:
         return f"{value / people:.2%}" if people else f"{value:,.1f}"
 
     for each in others:
-        off = f"error {shown(each.rmse(result.truth[:, 0]))} (noise {shown(each.standard_error)}"
+        off = f"error {shown(each.rmse(result.within_reach[:, 0]))} (noise {shown(each.standard_error)}"
         if each.changes is not None:
             off += f", not followed {shown(each.truncation)}"
         rows[each.name] = f"{off}); {_promise(each)}"

@@ -3,7 +3,6 @@
 import csv
 import fcntl
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from demur_proto.errors import DataError
 from demur_proto.everyone import EveryoneInterval
-from demur_proto.release import Withheld
+from demur_proto.release import Estimand, Withheld
 from demur_sim.beside import Beside
 from demur_sim.histogram_results import HistogramResult
 from demur_sim.linear_results import LinearResult
@@ -182,8 +181,7 @@ def _enrolled(result: Result, row: int, column: int) -> list[object]:
         found = result.scaled[row]
         if found is None:
             return [*numbers, "", ""]
-        half = found.half_width[column if found.half_width.size > 1 else 0]
-        numbers += [found.estimate[column] - half, found.estimate[column] + half]
+        numbers += found.interval_at(column)
     return numbers
 
 
@@ -205,13 +203,12 @@ def _write_beside(result: Result, others: Sequence[Beside], path: Path) -> None:
 def _numbers(result: Result, row: int, column: int) -> list[object]:
     """What one round says of one coordinate or category, beside the truth."""
     numbers: list[object] = [""] * len(NUMBERS)
-    estimand = "S_active"
-    if result.releases[row].withheld is Withheld.NOTHING:
-        estimate, half = result.estimates[row, column], result.half_widths[row, column]
-        error = result.standard_errors[row, column]
-        numbers = [estimate, error, estimate - half, estimate + half]
-        if math.isnan(half):  # a running count under admission `halt`
-            numbers, estimand = [estimate, error, "", ""], ""
+    release, estimand = result.releases[row], "S_active"
+    if release.withheld is Withheld.NOTHING:
+        ends = release.interval_at(column) if release.has_interval else ("", "")
+        numbers = [result.estimates[row, column], result.standard_errors[row, column], *ends]
+        if not release.has_interval:
+            estimand = "" if release.estimand is Estimand.NOTHING else str(release.estimand)
     return [*numbers, estimand, result.truth[row, column], result.active_truth[row, column]]
 
 

@@ -102,7 +102,7 @@ class Result(ABC):
 
     @cached_property
     def scaled(self) -> tuple[Estimate | None, ...]:
-        """For everyone enrolled, scaled up from those whose reports came; None where it was withheld.
+        """For everyone enrolled, scaled up from those whose reports came; None without an interval.
 
         Empty where every device reports in every round, and of a running count, which scales itself.
         """
@@ -115,13 +115,15 @@ class Result(ABC):
                     estimate=release.estimate,
                     standard_error=release.standard_error,
                     half_width=release.half_width,
+                    low_end=release.low_end,
+                    high_end=release.high_end,
                 ),
                 reports=release.reports,
                 cohort=cohort,
                 largest=largest,
                 signed=signed,
             )
-            if release.withheld is Withheld.NOTHING
+            if release.has_interval
             else None
             for release, cohort in zip(self.releases, self.enrolled.tolist(), strict=True)
         )
@@ -137,9 +139,23 @@ class Result(ABC):
         return self._released("standard_error")
 
     @cached_property
-    def half_widths(self) -> Values:
-        """Half of the released intervals [rounds, d], likewise; NaN also where there is none."""
-        return self._released("half_width")
+    def lows(self) -> Values:
+        """Lower ends of the released intervals [rounds, d], likewise; NaN also where there is none."""
+        return self._released("low")
+
+    @cached_property
+    def highs(self) -> Values:
+        """Their upper ends [rounds, d]."""
+        return self._released("high")
+
+    @property
+    def coverage(self) -> float:
+        """How many of the released intervals hold what is true of those who contributed; NaN without."""
+        there = ~np.isnan(self.lows)
+        if not there.any():
+            return math.nan
+        held = (self.lows <= self.active_truth) & (self.active_truth <= self.highs)
+        return float(held[there].mean())
 
     @property
     def answered_rounds(self) -> int:
@@ -147,9 +163,14 @@ class Result(ABC):
         return sum(release.withheld is Withheld.NOTHING for release in self.releases)
 
     @property
+    def within_reach(self) -> Values:
+        """Simulator's truth: what releases are held against [rounds, d]; of sums, clipped values."""
+        return self.truth
+
+    @property
     def rmse(self) -> float:
-        """Root mean squared error of the releases against the truth over everyone, data units."""
-        return self._root_mean_square(self.estimates - self.truth)
+        """Root mean squared error of the releases against `within_reach`, data units."""
+        return self._root_mean_square(self.estimates - self.within_reach)
 
     @property
     def exhausted_fraction(self) -> float:

@@ -31,7 +31,7 @@ from demur_sim.scenario import Kind, Scenario
 from demur_sim.session import Fidelity, Session
 from demur_sim.simulation import deal, hands, open_session, study_of
 from demur_sim.states import States
-from demur_sim.truths import category_counts, clipped_total, states_total
+from demur_sim.truths import category_counts, states_total, value_totals
 
 Ask = Callable[[Session, Feature], Awaitable[Release]]
 
@@ -251,16 +251,22 @@ class Plan:
 
 
 async def _sums(scenario: Scenario, plan: Plan, *, started: float) -> LinearResult:
-    truth = [
-        clipped_total(plan.people, asked, clip=scenario.clip, among=enrolled)
-        for asked, enrolled in zip(plan.questions, plan.enrolled(), strict=True)
-    ]
+    truth, clipped = (
+        np.array(sums)
+        for sums in zip(
+            *(
+                value_totals(plan.people, asked, clip=scenario.clip, among=enrolled)
+                for asked, enrolled in zip(plan.questions, plan.enrolled(), strict=True)
+            ),
+            strict=True,
+        )
+    )
 
     async def ask(session: Session, asked: Feature) -> Release:
         return await session.ask(asked)
 
-    common = await plan.carry_out(scenario, ask, truth=np.array(truth), started=started)
-    return LinearResult(**common)
+    common = await plan.carry_out(scenario, ask, truth=truth, started=started)
+    return LinearResult(**common, clipped_truth=clipped)
 
 
 async def _running(scenario: Scenario, plan: Plan, *, started: float) -> RunningResult:

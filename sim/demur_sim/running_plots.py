@@ -50,7 +50,6 @@ def _count(axes: Axes, result: RunningResult) -> None:
     people = result.devices
     numbers = np.arange(1, len(result.releases) + 1)
     released = result.estimates[:, 0] / people
-    half = result.half_widths[:, 0] / people
     if result.everyone:
         bounds = [(np.nan, np.nan) if x is None else (x.low, x.high) for x in result.everyone]
         for side, name in zip(np.array(bounds).T / people, ("95 % interval for everyone", None)):  # noqa: B905
@@ -58,8 +57,8 @@ def _count(axes: Axes, result: RunningResult) -> None:
     if result.has_intervals:
         axes.fill_between(
             numbers,
-            released - half,
-            released + half,
+            result.lows[:, 0] / people,
+            result.highs[:, 0] / people,
             color=RELEASED,
             alpha=0.2,
             linewidth=0,

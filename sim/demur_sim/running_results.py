@@ -104,15 +104,6 @@ class RunningResult(Result):
         """Simulator's truth: how far states as told are from states as they are, over all rounds."""
         return float(np.sqrt(np.mean((self.active_truth - self.truth) ** 2)))
 
-    @property
-    def coverage(self) -> float:
-        """How many of the released intervals hold the sum of the states as told."""
-        released = ~np.isnan(self.half_widths)
-        if not released.any():
-            return math.nan
-        held = np.abs(self.estimates - self.active_truth) <= self.half_widths
-        return float(held[released].mean())
-
     @cached_property
     def everyone(self) -> Sequence[EveryoneInterval | None]:
         """The intervals for everyone; None where there is none; empty if nobody counted who ran out."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from demur_proto.arrays import Flags, Integers
+from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.definition import Defined
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.release import Release
@@ -37,7 +37,7 @@ class Fidelity(StrEnum):
 class Aftermath:
     """What only a simulator knows, and how the run went."""
 
-    contributed: tuple[Integers, ...]  #: per round, un-noised sums of what was given: steps, people
+    contributed: tuple[Vector, ...]  #: per round, un-noised sums of what was given: steps, people
     refused: Flags  #: who was refused at least once [devices]
     spent: Integers  #: of everyone's budget, in its units [devices]
     noise: Noise  #: how it was drawn

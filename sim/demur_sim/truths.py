@@ -13,10 +13,12 @@ from demur_sim.running_results import BOUND
 AT_ONCE = 1 << 16  #: people counted in one go
 
 
-def clipped_total(
+def value_totals(
     people: Population, asked: Feature, *, clip: float, among: Flags | None = None
-) -> list[float]:
-    """Simulator's truth: the sum over everyone of their clipped values [d], data units.
+) -> tuple[list[float], list[float]]:
+    """Simulator's truth: the sums over everyone of their values, and of their clipped values [d], data units.
+
+    A value with a number that is not finite counts as nothing, as on a device.
 
     Args:
         people: who they are.
@@ -27,15 +29,17 @@ def clipped_total(
     Raises:
         ParameterError: there is nobody, or the population does not know the feature.
     """
-    totals, at = [], 0
+    totals, clipped_totals, at = [], [], 0
     for values in blocks(people, [asked]):
         some = values if among is None else values[among[at : at + len(values)]]
-        totals.append(_clipped(some, clip).sum(axis=0))
+        finite: Flags = np.all(np.isfinite(some), axis=1)
+        some = np.where(finite[:, None], some, 0.0)
+        totals.append(some.sum(axis=0))
+        clipped_totals.append(_clipped(some, clip).sum(axis=0))
         at += len(values)
     if not totals:
         raise ParameterError("population", people.devices, "at least one device")
-    result: list[float] = np.sum(totals, axis=0).tolist()
-    return result
+    return np.sum(totals, axis=0).tolist(), np.sum(clipped_totals, axis=0).tolist()
 
 
 def category_counts(

@@ -36,16 +36,17 @@ def draw(result: WindowedResult, path: Path) -> None:
         return np.concatenate([values(part)[:, column] for part in result.results])
 
     numbers = np.arange(1, result.schedule.horizon + 1)
-    released, half = line(lambda part: part.estimates), line(lambda part: part.half_widths)
-    axes.fill_between(
-        numbers,
-        released - half,
-        released + half,
-        color=RELEASED,
-        alpha=0.2,
-        linewidth=0,
-        label="95 % interval",
-    )
+    if any(release.has_interval for part in result.results for release in part.releases):
+        axes.fill_between(
+            numbers,
+            line(lambda part: part.lows),
+            line(lambda part: part.highs),
+            color=RELEASED,
+            alpha=0.2,
+            linewidth=0,
+            label="95 % interval",
+        )
+    released = line(lambda part: part.estimates)
     axes.plot(numbers, released, ".", color=RELEASED, markersize=3, label="released")
     axes.plot(
         numbers, line(lambda part: part.truth), color=TRUTH, label="truth (everyone enrolled)"

@@ -62,7 +62,7 @@ class WindowedResult:
     def rmse(self) -> float:
         """Root mean squared error against everyone enrolled, over all rounds released."""
         squares = np.concatenate(
-            [np.square(result.estimates - result.truth).ravel() for result in self.results]
+            [np.square(result.estimates - result.within_reach).ravel() for result in self.results]
         )
         released = squares[~np.isnan(squares)]
         return float(np.sqrt(released.mean())) if released.size else math.nan

@@ -15,7 +15,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from demur_client.agent import COUNTED, fetch_study
 from demur_client.connection import connected, send
 from demur_client.models import ModelCache
-from demur_proto.arrays import Flags, Integers
+from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.calls import PEER, calling
 from demur_proto.definition import Defined, read_round
 from demur_proto.errors import ConnectionLost, StateError
@@ -69,7 +69,7 @@ class Answered:
 
     study_hash: bytes
     number: int
-    contributed: Integers  #: simulator's truth: see `round_sums.given_sums`
+    contributed: Vector  #: simulator's truth: see `round_sums.given_sums`
     first_report: float  #: `time.monotonic` when the first report left
     last_receipt: float
     refused: int  #: simulator's truth: how many were ever refused, this round included
@@ -220,7 +220,7 @@ class _Gateway:
     async def _answer(self, call: Call, asked: Defined[Round]) -> None:
         received = time.monotonic()
         number = asked.value.number
-        contributed: Integers | None = None
+        contributed: Vector | None = None
         first_report = 0.0
         if self.recorder:
             self.recorder.received(number)
@@ -251,7 +251,7 @@ class _Gateway:
             Answered(
                 study_hash=self._study.hash,
                 number=number,
-                contributed=np.zeros(0, dtype=np.int64) if contributed is None else contributed,
+                contributed=np.zeros(0) if contributed is None else contributed,
                 first_report=first_report,
                 last_receipt=time.monotonic(),
                 refused=int(np.count_nonzero(self.cohort.refused())),

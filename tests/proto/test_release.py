@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from demur_proto.arrays import fixed_floats, fixed_integers
 from demur_proto.errors import UnsupportedError, WireError
-from demur_proto.release import Release, Withheld
+from demur_proto.release import Estimand, Release, Withheld
 from demur_proto.v1 import release_pb2
 
 words = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -29,6 +29,7 @@ RELEASE = Release(
     standard_error=np.array([0.1]),
     half_width=np.array([0.2]),
     confidence=0.95,
+    estimand=Estimand.S_ACTIVE,
     guarantee="(1, 1e-06)-differential privacy",
 )
 
@@ -71,6 +72,7 @@ def test_a_withheld_release_says_why_and_estimates_nothing() -> None:
         estimate=NOTHING,
         standard_error=NOTHING,
         half_width=NOTHING,
+        estimand=Estimand.NOTHING,
         confidence=math.nan,
     )
 
@@ -93,8 +95,15 @@ def test_sums_that_are_no_whole_words_are_refused(length: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"standard_error": [0.1] * 3}, "2 sums, 2 estimates, 3 standard errors and 1 half widths"),
-        ({"half_width": []}, "2 sums, 2 estimates, 1 standard errors and 0 half widths"),
+        ({"standard_error": [0.1] * 3}, "2 sums, 2 estimates, 3 standard errors, 1 half widths"),
+        ({"half_width": []}, "estimand S_active lacks an interval"),
+        ({"half_width": [0.1] * 3}, "1 standard errors, 3 half widths"),
+        ({"low_end": [0.3], "high_end": [0.7]}, "1 lower and 1 upper ends"),
+        ({"low_end": [0.3] * 2, "high_end": [0.7, 0.2]}, "upper ends in order"),
+        ({"low_end": [0.3] * 2, "high_end": [0.7, math.inf]}, "not finite"),
+        ({"estimand": Estimand.S_SHRUNK}, "estimand S_shrunk has an interval"),
+        ({"estimand": Estimand.NOTHING}, "estimand nothing has an interval"),
+        ({"half_width": [], "estimand": Estimand.S_SHRUNK}, "no confidence, got 0.95"),
         ({"sums": [5]}, "1 sums, 2 estimates"),
         ({"estimate": []}, "2 sums, 0 estimates"),
         ({"withheld": Withheld.BELOW_MINIMUM_COHORT}, "without numbers has 2 sums, 2 estimates"),
@@ -116,6 +125,48 @@ def test_an_unknown_reason_for_withholding_is_unsupported() -> None:
 
     with pytest.raises(UnsupportedError):
         Release.of(message)
+
+
+def test_an_estimand_that_nobody_knows_is_unsupported() -> None:
+    message = RELEASE.message()
+    message.estimand = release_pb2.Estimand.ValueType(7)
+
+    with pytest.raises(UnsupportedError, match="estimand 7"):
+        Release.of(message)
+
+
+COUNTS = replace(
+    RELEASE,
+    half_width=NOTHING,
+    low_end=np.array([0.0, 0.0]),
+    high_end=np.array([3.0, 1.0]),
+)
+SHRUNK = replace(RELEASE, half_width=NOTHING, confidence=math.nan, estimand=Estimand.S_SHRUNK)
+
+
+def test_an_interval_reaches_as_far_on_either_side_or_has_its_own_ends_or_there_is_none() -> None:
+    assert (RELEASE.low.tolist(), RELEASE.high.tolist()) == ([0.3, -0.7 - 0.2], [0.7, -0.7 + 0.2])
+    assert RELEASE.interval_at(1) == (-0.7 - 0.2, -0.7 + 0.2)
+    assert (COUNTS.low.tolist(), COUNTS.high.tolist()) == ([0.0, 0.0], [3.0, 1.0])
+    assert COUNTS.interval_at(0) == (0.0, 3.0)
+    assert (SHRUNK.low.size, SHRUNK.high.size, SHRUNK.has_interval) == (0, 0, False)
+    assert all(map(math.isnan, SHRUNK.interval_at(0)))
+
+
+@pytest.mark.parametrize("release", [COUNTS, SHRUNK], ids=["ends", "no interval"])
+def test_releases_of_every_kind_of_interval_survive_the_wire(release: Release) -> None:
+    sent = release.message().SerializeToString()
+
+    assert Release.of(release_pb2.Release.FromString(sent)) == release
+
+
+def test_whoever_knows_no_ends_reads_an_interval_that_reaches_as_far() -> None:
+    message = COUNTS.message()
+
+    [half] = message.half_width
+
+    assert (COUNTS.estimate - half <= COUNTS.low).all()
+    assert (COUNTS.estimate + half >= COUNTS.high).all()
 
 
 def test_a_release_is_an_array_of_estimates_and_one_of_their_errors() -> None:
@@ -182,6 +233,9 @@ def test_a_copy_of_a_release_says_the_same_and_cannot_be_changed_either(
         {"estimate": np.array([0.5, math.nan])},
         {"standard_error": np.array([0.1, 0.1])},
         {"half_width": np.array([0.3])},
+        {"low_end": np.array([0.3, 0.4])},
+        {"high_end": np.array([0.3, 0.4])},
+        {"estimand": Estimand.NOTHING},
         {"confidence": 0.9},
         {"guarantee": "none"},
     ],

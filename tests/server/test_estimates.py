@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from demur_proto.asking import next_round
+from demur_proto.asking import next_gradient, next_round
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.of_round import mechanism_for
-from demur_proto.release import Withheld
+from demur_proto.release import Estimand, Withheld
 from demur_proto.round import Feature, Round
-from demur_proto.study import Study, View, design_study
+from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import release_pb2
 from demur_server.estimates import make_release
 from demur_sim.sampling import FastSampler
@@ -23,7 +23,13 @@ def gaussian_for(study: Study, asked: Round) -> GaussianLinear:
     return mechanism
 
 
-def a_study(*, minimum_cohort: int = 100, view: View = View.AGGREGATE) -> Defined[Study]:
+def a_study(
+    *,
+    minimum_cohort: int = 100,
+    view: View = View.AGGREGATE,
+    policy: Policy = Policy.SKIP,
+    grid_exponent: int = -7,
+) -> Defined[Study]:
     return define_study(
         design_study(
             name="estimates",
@@ -32,7 +38,8 @@ def a_study(*, minimum_cohort: int = 100, view: View = View.AGGREGATE) -> Define
             answers=3,
             minimum_cohort=minimum_cohort,
             view=view,
-            grid_exponent=-7,
+            policy=policy,
+            grid_exponent=grid_exponent,
             maximum_dimension=3,
         )
     )
@@ -69,7 +76,7 @@ def test_the_standard_error_is_that_of_a_sum_of_rounded_shares(
     expected = math.sqrt(400 * (share_steps**2 + rounding)) / 2**14
     assert release.standard_error_at(0) == pytest.approx(expected, rel=1e-12)
     clipped = 0.0 if on_grid else 400 * (2**-12 + 2**-14)  # what clipping may take from each
-    assert release.half_width_at(0) == pytest.approx(1.959963985 * expected + clipped, rel=1e-9)
+    assert release.half_width[0] == pytest.approx(1.959963985 * expected + clipped, rel=1e-9)
     assert release.confidence == 0.95
 
 
@@ -84,11 +91,25 @@ def test_at_the_minimum_cohort_there_is_a_release_and_one_report_below_there_is_
     assert too_few.withheld is Withheld.BELOW_MINIMUM_COHORT
     assert (too_few.sums.size, too_few.estimate.size) == (0, 0)
     assert math.isnan(too_few.standard_error_at(0))
-    assert math.isnan(too_few.half_width_at(0))
+    assert all(map(math.isnan, too_few.interval_at(0)))
     assert math.isnan(too_few.confidence)
     assert too_few.reports == 99
     assert too_few.message().estimand == release_pb2.ESTIMAND_UNSPECIFIED
     assert enough.message().estimand == release_pb2.ESTIMAND_S_ACTIVE
+
+
+@pytest.mark.parametrize("kind", ["on the grid", "off the grid", "a gradient"])
+def test_where_budgets_may_shrink_no_question_has_an_interval(kind: str) -> None:
+    study = a_study(policy=Policy.CLIP, grid_exponent=-14)
+    asked = a_round(study, on_grid=kind == "on the grid")
+    if kind == "a gradient":
+        asked = define_round(next_gradient(study, bytes(32), number=1, dimension=1, clip=1.0))
+
+    release = make_release(study, asked, [9], reports=100)
+
+    assert (release.has_interval, release.estimand) == (False, Estimand.S_SHRUNK)
+    assert math.isnan(release.confidence)
+    assert release.standard_error_at(0) > 0
 
 
 @pytest.mark.parametrize("sums", [[1], [1 << 40]])
@@ -140,7 +161,7 @@ def test_errors_are_as_large_as_stated(view: View, rng: np.random.Generator) -> 
         sums = (words + mechanism.noise(sampler, reports=64)).sum(axis=0)
         release = make_release(study, asked, sums.tolist(), reports=64)
         z[trial] = (release.estimate[0] - truth) / release.standard_error_at(0)
-        covered += abs(release.estimate[0] - truth) <= release.half_width_at(0)
+        covered += release.low[0] <= truth <= release.high[0]
 
     # z is standard normal: 4 sigma of its mean, of its variance, and of the number covered.
     assert abs(z.mean()) <= 4 / math.sqrt(trials)

@@ -1,14 +1,19 @@
 """Histogram rounds at a real collector: devices and gateways, and reports that nobody may make."""
 
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 import grpc
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
+from admin_kit import spoil
 from agent_kit import visit
+from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Integers, Values, Words
 from demur_proto.asking import next_histogram
@@ -23,7 +28,12 @@ from demur_proto.v1 import collector_pb2, report_pb2
 from demur_proto.words import WordType, encode_words
 from demur_server.analyst import Analyst
 from demur_server.collector import Collector
-from demur_server.serving import Ports
+from demur_server.serving import Ports, served
+from demur_server.store.durable import DurableStore
+from demur_server.store.packing import checksum
+from demur_server.store.records import find_releases
+from demur_server.store.sqlite import SqliteDatabase
+from demur_server.verifying import verify
 from demur_sim.sampling import FastSampler
 
 DEADLINE_S = 30.0
@@ -138,9 +148,46 @@ async def test_real_devices_on_streams_of_their_own_are_counted_by_category(
     for release in releases:
         assert release.reports == len(held)
         assert np.allclose(release.estimate, release.sums, rtol=0, atol=1e-9)
-        assert len(release.standard_error) == len(release.half_width) == CATEGORIES
+        assert len(release.standard_error) == len(release.low) == len(release.high) == CATEGORIES
+        assert (release.low <= release.sums).all()
+        assert (release.sums <= release.high).all()
         assert "One report on its own: 50-differential privacy" in release.guarantee
         assert "View: local" in release.guarantee
+
+
+async def test_a_store_whose_counts_have_the_intervals_of_before_is_read_and_holds_together(
+    study: Defined[Study], tmp_path: Path
+) -> None:
+    path = tmp_path / "store.sqlite"
+    store = await DurableStore.open(SqliteDatabase(path))
+    options: Any = {"categories": 3, "mechanism": Randomiser.KRR, "epsilon": 2.0}
+    async with (
+        served(Collector(store, open_access=True), drain_s=0.1) as ports,
+        Analyst.create(f"127.0.0.1:{ports.analyst}", study.value) as analyst,
+        connected(f"127.0.0.1:{ports.collector}") as channel,
+        anyio.create_task_group() as tasks,
+    ):
+        for value in (0.0, 2.0):
+            device = Device(study, Always(value))
+            tasks.start_soon(partial(visit, device, channel, last_round=1))
+        with anyio.fail_after(DEADLINE_S):
+            release = await analyst.ask_histogram(EVENT, **options, reports=2)
+    await store.close()
+    before = release.message()
+    del before.low_end[:], before.high_end[:], before.half_width[:]
+    before.half_width.extend(1.959963984540054 * release.standard_error)
+    message = before.SerializeToString(deterministic=True)
+
+    statement = "UPDATE releases SET message = ?, checksum = ? WHERE round_id = 1"
+    spoil(tmp_path, statement, message, checksum(message, 1))
+
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as sql:
+        assert verify(sql, keys_folder=None).problems == ()
+        [kept] = find_releases(sql)
+    engine.dispose()
+    assert kept.half_width.size == kept.low.size == 3
+    assert kept.estimate.tolist() == release.estimate.tolist()
 
 
 @pytest.mark.parametrize("mechanism", Randomiser)

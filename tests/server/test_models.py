@@ -25,7 +25,7 @@ from demur_proto.models.definition import (
     define_model,
 )
 from demur_proto.models.softmax import Softmax
-from demur_proto.release import Release, Withheld
+from demur_proto.release import Estimand, Release, Withheld
 from demur_proto.round import ErrorCount, Gradient
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, collector_pb2
@@ -335,6 +335,7 @@ def release(**changes: Any) -> Release:
         "estimate": (1.0, -2.0),
         "standard_error": (0.5,),
         "half_width": (1.0,),
+        "estimand": Estimand.S_ACTIVE,
         "confidence": 0.95,
         "guarantee": "",
         **changes,

@@ -185,7 +185,7 @@ def test_a_withheld_round_and_a_count_without_intervals_are_told_apart() -> None
     with pytest.raises(ParameterError, match="coordinate must be from 0 to 0"):
         Processed.of_series([make_release(study, asked, [5], reports=2)], coordinate=1)
     without = Processed.of(make_release(study, halting, [5], reports=2))
-    assert without.label == "as released: unbiased for S_active, without an interval"
+    assert without.label == "as released: unbiased for nothing, without an interval"
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.0, None, "a"])

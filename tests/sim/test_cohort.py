@@ -1,7 +1,7 @@
 """A cohort decides, rounds and adds exactly like its people's devices, one by one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from demur_client.device import Device
 from demur_client.filters import Filter
-from demur_proto.arrays import Bits, Integers, Values, Words
+from demur_proto.arrays import Bits, Integers, Values, Vector, Words
 from demur_proto.asking import next_round
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError
@@ -165,6 +165,18 @@ def cases(draw: st.DrawFn, policies: Sequence[Policy] = tuple(Policy)) -> Case:
     )
 
 
+def clipped(clip: float) -> Callable[[Vector], Vector]:
+    """A value scaled to the clip, by hand, however long it is; zero where it is none."""
+
+    def scaled(value: Vector) -> Vector:
+        if not np.isfinite(value).all():
+            return np.zeros_like(value)
+        length = math.hypot(*value.tolist())
+        return value * (clip / length) if length > clip else value
+
+    return scaled
+
+
 def answer(cohort: Cohort, asked: Defined[Round]) -> BlockAnswer:
     (only,) = cohort.answers(asked.value)
     return only
@@ -228,8 +240,13 @@ def test_decisions_and_remaining_budgets_are_those_of_one_filter_for_each_person
 
         assert gaps.sent.tolist() == spent
         assert covered.sent.all()
-        np.testing.assert_array_equal(covered.contributed, given_words)
-        np.testing.assert_array_equal(gaps.contributed, given_words)
+        np.testing.assert_array_equal(covered.contributed, gaps.contributed)
+        if mechanism.on_grid:
+            np.testing.assert_array_equal(covered.contributed, given_words)
+        else:  # neither rounded nor ended inside the clip
+            truth = sum(map(clipped(mechanism.clip), values[spent]), np.zeros(values.shape[1]))
+            steps = truth * 2.0**-mechanism.grid_exponent
+            np.testing.assert_allclose(covered.contributed, steps, rtol=1e-12, atol=2.0**-10)
         np.testing.assert_array_equal(gaps.words, covered.words[spent])
         for cohort in (covering, silent):
             (block,) = cohort.blocks
@@ -276,9 +293,13 @@ def test_off_the_grid_rounding_is_unbiased() -> None:
 
     answers = [*Cohort(study, population, seed=1, refusal=Refusal.COVER).answers(asked.value)]
 
-    mean = sum(int(each.contributed[0]) for each in answers) / people
-    # A coin of chance 0.37 for each person.
-    assert abs(mean - steps) <= 4 * np.sqrt(0.37 * 0.63 / people)
+    # A coin of chance 0.37 for each person, and a share of the noise.
+    noise = gaussian_for(study.value, asked.value).noise_steps ** 2 + 1 / 12
+    mean = np.concatenate([each.words[:, 0] for each in answers]).mean()
+    assert abs(mean - steps) <= 4 * np.sqrt((0.37 * 0.63 + noise) / people)
+    # What was contributed is no rounded word.
+    truth = sum(each.contributed[0] for each in answers) / people
+    assert truth == pytest.approx(steps, abs=2.0**-12)
 
 
 # ---- blocks ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import anyio
 import numpy as np
 import pytest
 
-from demur_proto.arrays import Values, Words
+from demur_proto.arrays import Values, Vector
 from demur_proto.asking import next_gradient
 from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError, StateError, UnsupportedError
@@ -249,7 +249,7 @@ def test_a_wide_round_is_never_in_memory_as_a_whole() -> None:
 def test_summed_noise_is_that_of_all_shares_together(pool: ThreadPoolExecutor) -> None:
     devices = 2000
     study = a_study(cohort=devices)
-    spreads: dict[Noise, list[Words]] = {noise: [] for noise in Noise}
+    spreads: dict[Noise, list[Vector]] = {noise: [] for noise in Noise}
     truths = []
 
     for noise in Noise:

@@ -21,8 +21,8 @@ def people(rounds: int, *, share: float) -> ArrayPopulation:
     return ArrayPopulation((draws < share).astype(float))
 
 
-def covered(estimates: Values, halves: Values, truth: Values) -> float:
-    return float(np.mean(np.abs(estimates - truth) <= halves))
+def covered(ends: Values, truth: Values) -> float:
+    return float(np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])))
 
 
 @pytest.mark.parametrize("kind", [Kind.LINEAR, Kind.HISTOGRAM])
@@ -61,20 +61,21 @@ def test_intervals_hold_for_those_who_reported_and_scaled_up_for_all_who_are_enr
 
     assert result.exhausted_fraction == 0.0
     error = math.sqrt(0.95 * 0.05 / runs)
-    active = covered(result.estimates[:, 0], result.half_widths[:, 0], result.active_truth[:, 0])
+    active = result.coverage
     assert abs(active - 0.95) <= 3 * error
     scaled = [each for each in result.scaled if each is not None]
     assert len(scaled) == runs
     whole = np.array([each.estimate[0] for each in scaled])
-    halves = np.array([each.half_width[0] for each in scaled])
-    assert covered(whole, halves, result.truth[:, 0]) >= 0.95 - 3 * error
+    ends = np.array([each.interval_at(0) for each in scaled])
+    assert covered(ends, result.truth[:, 0]) >= 0.95 - 3 * error
     # The bound on what sampling adds is tight for half of the people in a category. For values that
     # might be of either sign it is twice as large as for these, which are not.
     errors = np.array([each.standard_error[0] for each in scaled])
     least = 1.0 if kind is Kind.HISTOGRAM else 0.5
     assert np.std((whole - result.truth[:, 0]) / errors) > least * (1 - 4 / math.sqrt(2 * runs))
     # The interval for those who reported is not one for everyone: that would be found.
-    assert covered(result.estimates[:, 0], result.half_widths[:, 0], result.truth[:, 0]) < 0.5
+    of_reports = np.stack([result.lows[:, 0], result.highs[:, 0]], axis=1)
+    assert covered(of_reports, result.truth[:, 0]) < 0.5
 
 
 def test_intervals_of_a_running_count_hold_for_what_was_told_however_many_words_are_late() -> None:

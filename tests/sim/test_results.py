@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DataError
+from demur_sim.linear_results import LinearResult
 from demur_sim.populations import ArrayPopulation
 from demur_sim.result_files import save
 from demur_sim.results import Result
@@ -275,10 +276,12 @@ def test_a_round_below_the_minimum_cohort_has_empty_cells_and_still_a_picture(
 
 def test_where_nothing_was_released_there_is_no_error_and_no_nan(tmp_path: Path) -> None:
     shown = thinning()
+    assert isinstance(shown, LinearResult)
     withheld = dataclasses.replace(
         shown,
         releases=shown.releases[1:],
         truth=shown.truth[1:],
+        clipped_truth=shown.clipped_truth[1:],
         aftermath=dataclasses.replace(shown.aftermath, contributed=shown.aftermath.contributed[1:]),
     )
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from demur_proto.arrays import Flags, Integers, Values, Vector, Words, fixed_floats
+from demur_proto.errors import ParameterError
+from demur_proto.intervals import Intervals, no_numbers
 from demur_proto.noise import Sampler
 
 CONFIDENCE = 0.95  #: of the intervals around estimates
@@ -16,16 +18,32 @@ TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Estimate:
-    """What the sums of one round say about the people who contributed: arrays, read-only."""
+class Estimate(Intervals):
+    """What the sums of one round say about the people who contributed: arrays, read-only.
+
+    `low` and `high` are the interval of each; both are empty where there is none.
+
+    Raises:
+        ParameterError: there are intervals of both kinds, or not one for each estimate.
+    """
 
     estimate: Vector = field(repr=False)  #: per coordinate, data units
     standard_error: Vector = field(repr=False)  #: per coordinate, or one that all share; likewise
-    half_width: Vector = field(repr=False)  #: likewise: the interval is estimate ± this
+    half_width: Vector = field(repr=False, default_factory=no_numbers)
+    """Likewise, where the interval is estimate ± this; empty where it is another, or there is none."""
+    low_end: Vector = field(repr=False, default_factory=no_numbers)
+    """Per coordinate, the lower end of an interval that has no middle in the estimate; else empty."""
+    high_end: Vector = field(repr=False, default_factory=no_numbers)  #: likewise, the upper end
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             object.__setattr__(self, name, fixed_floats(getattr(self, name)))
+        if not self.intervals_fit:
+            raise ParameterError(
+                "half_width",
+                f"{self.half_width.size} beside {self.low_end.size} and {self.high_end.size} ends",
+                "one for each estimate or for all, or ends for each, or neither",
+            )
 
 
 class Mechanism(Protocol):

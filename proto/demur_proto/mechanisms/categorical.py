@@ -9,7 +9,7 @@ import numpy as np
 from demur_proto.arrays import Flags, Integers, Values, Words
 from demur_proto.bits import BitSource
 from demur_proto.finite_pairs import Level, levels_renyi, levels_zcdp
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.mechanisms.base import CONFIDENCE, Estimate
 from demur_proto.mechanisms.frequencies import Frequencies, check_sums, check_symbol
 from demur_proto.mechanisms.symbols import check_one_column, encode_categories
 from demur_proto.noise import Sampler
@@ -89,14 +89,14 @@ class Categorical(ABC):
             ParameterError: the reports are not of that shape.
         """
 
-    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
+    def estimate(self, sums: Integers, *, reports: int, confidence: float = CONFIDENCE) -> Estimate:
         """Server half: support counts [k] of n reports to people with each; see `Frequencies`.
 
         Raises:
             ParameterError: the sums are not k counts, or there is no report.
         """
         check_sums(sums, length=self.sums_length)
-        return self.frequencies.estimate(sums, reports=reports)
+        return self.frequencies.estimate(sums, reports=reports, confidence=confidence)
 
     def charge_renyi(self, symbol: int, *, order: float) -> float:
         """D_α of releasing this symbol against null, nats, rounded up. Secret.

@@ -8,10 +8,12 @@ import numpy as np
 from demur_proto.arrays import Integers, Vector, Words
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
+from demur_proto.mechanisms.base import CONFIDENCE, Estimate
+from demur_proto.mechanisms.count_intervals import count_intervals
 
 MOST_REPORTS = 1 << 53  #: of one round, so that counts are floats
 MOST_CATEGORIES = 1 << 20
+LEAST_CONFIDENCE, MOST_CONFIDENCE = 0.5, 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +63,19 @@ class Frequencies:
         own, other = self._variances
         return count * own + (reports - count) * other
 
-    def estimate(self, supports: Integers, *, reports: int) -> Estimate:
+    def estimate(
+        self, supports: Integers, *, reports: int, confidence: float = CONFIDENCE
+    ) -> Estimate:
         """Support counts [k] to estimates; their errors have the estimate itself plugged in.
+
+        The intervals are those of `count_intervals`: from 0 to n, with whole numbers as ends, and not
+        symmetric around the estimate, which may be below 0. Each holds with the confidence. All k of
+        them hold at once with a confidence of 1 − k(1 − confidence) at least.
 
         Args:
             supports: c_v [k], integers from 0 to `reports`.
             reports: n; >= 1.
+            confidence: of each interval; 0.5 to 1 − 1e-9.
 
         Raises:
             ParameterError: an argument is outside its range, or there is no report.
@@ -76,6 +85,10 @@ class Frequencies:
             raise ParameterError("supports", f"{supports.dtype} {supports.shape}", "integers [k]")
         if supports.size and not (supports.min() >= 0 and supports.max() <= reports):
             raise ParameterError("supports", "a larger or negative count", f"within 0..{reports}")
+        if not isinstance(confidence, float) or not (
+            LEAST_CONFIDENCE <= confidence <= MOST_CONFIDENCE
+        ):
+            raise ParameterError("confidence", confidence, "a float from 0.5 to 1 - 1e-9")
         # nq and p − q are correctly rounded once each: an error of n/2^53 beside a standard error of
         # √(nq(1 − q)) or more.
         shift, gap = float(reports * self.other), float(self.own - self.other)
@@ -83,9 +96,14 @@ class Frequencies:
         own, other = self._variances
         held = np.clip(counts, 0.0, float(reports))
         errors = np.sqrt(held * own + (reports - held) * other)
-        return Estimate(
-            estimate=counts, standard_error=errors, half_width=TWO_SIDED_QUANTILE * errors
+        low, high = count_intervals(
+            supports.astype(np.int64, copy=False),
+            reports=reports,
+            own=self.own,
+            other=self.other,
+            confidence=confidence,
         )
+        return Estimate(estimate=counts, standard_error=errors, low_end=low, high_end=high)
 
     @property
     def _variances(self) -> tuple[float, float]:

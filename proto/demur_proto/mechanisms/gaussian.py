@@ -12,7 +12,7 @@ from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
 from demur_proto.grid import RADIUS_LIMIT, grid_step, squared_radius
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
-from demur_proto.mechanisms.rounding import on_grid, plain_words, rounded
+from demur_proto.mechanisms.rounding import on_grid, plain_words, rounded, scaled_within
 from demur_proto.noise import Sampler
 from demur_proto.round import GaussianQuery
 from demur_proto.study import Policy, Study
@@ -39,6 +39,7 @@ class GaussianLinear:
     sigma: float  #: full noise of the view, data units
     shares: int  #: how many devices split it; 1 in view local
     on_grid: bool  #: every possible value is a multiple of γ, and none is ever shrunk
+    shrinks: bool = False  #: policy `clip`: what is left of a budget may shrink a value
     # Worked out once, since these take exact fractions and every report is held against them.
     #: R = ⌊C²/γ²⌋, the largest squared norm of a value in grid steps.
     squared_radius: int = field(init=False, repr=False, compare=False)
@@ -81,6 +82,7 @@ class GaussianLinear:
             sigma=query.sigma,
             shares=study.noise_shares,
             on_grid=query.on_grid and study.policy is not Policy.CLIP,
+            shrinks=study.policy is Policy.CLIP,
         )
 
     @property
@@ -107,6 +109,27 @@ class GaussianLinear:
     def report_mu(self) -> float:
         """μ of one report on its own, at the full clip: C/σ_i. In view aggregate that is large."""
         return self.clip / self.share_sigma
+
+    def clipped(self, values: Values) -> Values:
+        """Values [n, d] as S_active adds them up, in grid steps: scaled into the clip C, and no more.
+
+        Neither shrunk by a budget nor rounded. A row that is no valid value is zero, as `encode` has it.
+        Secret.
+
+        Raises:
+            ParameterError: the values are not of shape [n, d].
+
+        >>> mechanism = GaussianLinear(dimension=2, clip=1.0, grid_exponent=-14, sigma=4.0,
+        ...                            shares=1, on_grid=False)
+        >>> mechanism.clipped(np.array([[0.0, 0.25], [3.0, -4.0]])) / 2**14
+        array([[ 0.  ,  0.25],
+               [ 0.6 , -0.8 ]])
+        """
+        valid = self.sound(values)
+        kept = values if valid.all() else np.where(valid[:, None], values, 0.0)
+        kept = kept.astype(np.float64, copy=False)
+        reach = np.full(len(kept), math.ldexp(self.clip, -self.grid_exponent))
+        return scaled_within(kept, exponent=self.grid_exponent, reach=reach)
 
     def sound(self, values: Values) -> Flags:
         """Which rows of values [n, d] are finite, and keep the promise of an on-grid round [n].
@@ -309,7 +332,10 @@ class GaussianLinear:
         """Server half: exact sums of words [d] to an estimate with its interval.
 
         The interval is for the sum of clipped values. The estimate is unbiased for it up to
-        `clipping_bias`, by which the interval is wider on both sides.
+        `clipping_bias`, by which the interval is wider on both sides. Where budgets may have shrunk
+        values it is unbiased, up to as much, for values as shrunk; nobody can tell how many were, and
+        so there is no interval. A lifetime cap of an owner shrinks as well, so the study's own
+        budget does not tell from when on.
 
         Raises:
             ParameterError: the sums are not of shape [d], or there is no report.
@@ -318,10 +344,11 @@ class GaussianLinear:
             raise ParameterError("sums", sums.shape, f"of shape [{self.dimension}]")
         check_integer("reports", reports, 1, (1 << 53))
         error = self.standard_error(reports)
+        reach = TWO_SIDED_QUANTILE * error + self.clipping_bias(reports)
         return Estimate(
             estimate=np.ldexp(sums.astype(np.float64), self.grid_exponent),
             standard_error=np.array([error]),
-            half_width=np.array([TWO_SIDED_QUANTILE * error + self.clipping_bias(reports)]),
+            half_width=np.array([] if self.shrinks else [reach]),
         )
 
 

@@ -10,7 +10,7 @@ from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.finite_pairs import Level
-from demur_proto.mechanisms.base import Estimate
+from demur_proto.mechanisms.base import CONFIDENCE, Estimate
 from demur_proto.mechanisms.frequencies import (
     Frequencies,
     check_categories,
@@ -104,7 +104,7 @@ class HadamardResponse(OneIndex):
         """
         return tally_indices(reports, size=self.indices)
 
-    def estimate(self, sums: Integers, *, reports: int) -> Estimate:
+    def estimate(self, sums: Integers, *, reports: int, confidence: float = CONFIDENCE) -> Estimate:
         """Server half: index counts [K] of n reports to people with each category [k].
 
         Raises:
@@ -115,7 +115,7 @@ class HadamardResponse(OneIndex):
         if int(sums.sum()) != reports:
             raise ParameterError("sums", int(sums.sum()), f"{reports} in all, one for each report")
         supports = (reports + walsh_hadamard(sums)[1 : self.categories + 1]) // 2
-        return self.frequencies.estimate(supports, reports=reports)
+        return self.frequencies.estimate(supports, reports=reports, confidence=confidence)
 
     @property
     def _levels(self) -> tuple[Level, ...]:

@@ -110,7 +110,7 @@ def rounded(
     for start in range(0, len(values), rows_at_once):
         rows = slice(start, start + rows_at_once)
         radius = radii[rows]
-        some, scale = _scaled(values[rows], exponent, radius)
+        some, scale = _scaled(values[rows], exponent, np.sqrt(radius) * INSIDE)
         floats = _round(some, scale, coins[rows], out=words[rows])
         squares[rows] = floats if exact else squared_norms(words[rows])
         outside = np.flatnonzero(squares[rows] > radius)
@@ -118,6 +118,23 @@ def rounded(
             inside = np.trunc(some[outside] * scale[outside, None]).astype(np.int64)
             words[start + outside], squares[start + outside] = inside, squared_norms(inside)
     return words, squares
+
+
+def scaled_within(values: Values, *, exponent: int, reach: Vector) -> Values:
+    """Every row in grid steps, no longer than its own reach: neither further inside nor rounded.
+
+    Args:
+        values: [n, d], data units; finite.
+        exponent: of the grid step γ, data units.
+        reach: the most that ‖v‖/γ may be of each row [n], grid steps.
+
+    >>> scaled_within(np.array([[3.0, 4.0], [0.25, 0.0]]), exponent=-1, reach=np.array([5.0, 5.0]))
+    array([[3. , 4. ],
+           [0.5, 0. ]])
+    """
+    some, scale = _scaled(values, exponent, reach)
+    steps: Values = some * scale[:, None]
+    return steps
 
 
 def _round(some: Values, scale: Vector, coins: Values, *, out: Words) -> Vector:
@@ -139,14 +156,13 @@ def _round(some: Values, scale: Vector, coins: Values, *, out: Words) -> Vector:
     return squares
 
 
-def _scaled(values: Values, exponent: int, radii: Integers) -> tuple[Values, Vector]:
-    """Rows [n, d] and factors [n] whose products are the clipped rows in grid steps.
+def _scaled(values: Values, exponent: int, reach: Vector) -> tuple[Values, Vector]:
+    """Rows [n, d] and factors [n] whose products are the rows in grid steps, no longer than their reach.
 
     The rows are the values, but for those whose squares are too large or too small for floats: of these
     they are the directions, and zero where there is none.
     """
     squares = _squared_lengths(values)
-    reach = np.sqrt(radii) * INSIDE
     far: Flags = ~((squares >= LEAST_SQUARE) & (squares <= MOST_SQUARE))
     norms = np.sqrt(np.where(far, 1.0, squares))
     scale = np.minimum(np.ldexp(1.0, -exponent), reach / norms)

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65mur_proto/v1/release.proto\x12\x0e\x64\x65mur_proto.v1\"\xa9\x02\n\x07Release\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x12\n\nround_hash\x18\x02 \x01(\x0c\x12\x0e\n\x06number\x18\x03 \x01(\r\x12\x0f\n\x07reports\x18\x04 \x01(\x04\x12*\n\x08withheld\x18\x05 \x01(\x0e\x32\x18.demur_proto.v1.Withheld\x12\x0c\n\x04sums\x18\x06 \x01(\x0c\x12\x10\n\x08\x65stimate\x18\x07 \x03(\x01\x12\x16\n\x0estandard_error\x18\r \x03(\x01\x12\x12\n\nhalf_width\x18\x0e \x03(\x01\x12\x12\n\nconfidence\x18\n \x01(\x01\x12*\n\x08\x65stimand\x18\x0b \x01(\x0e\x32\x18.demur_proto.v1.Estimand\x12\x11\n\tguarantee\x18\x0c \x01(\tJ\x04\x08\x08\x10\tJ\x04\x08\t\x10\n*d\n\x08Withheld\x12\x18\n\x14WITHHELD_UNSPECIFIED\x10\x00\x12!\n\x1dWITHHELD_BELOW_MINIMUM_COHORT\x10\x01\x12\x1b\n\x17WITHHELD_SEGMENT_BROKEN\x10\x02*;\n\x08\x45stimand\x12\x18\n\x14\x45STIMAND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45STIMAND_S_ACTIVE\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65mur_proto/v1/release.proto\x12\x0e\x64\x65mur_proto.v1\"\xcc\x02\n\x07Release\x12\x12\n\nstudy_hash\x18\x01 \x01(\x0c\x12\x12\n\nround_hash\x18\x02 \x01(\x0c\x12\x0e\n\x06number\x18\x03 \x01(\r\x12\x0f\n\x07reports\x18\x04 \x01(\x04\x12*\n\x08withheld\x18\x05 \x01(\x0e\x32\x18.demur_proto.v1.Withheld\x12\x0c\n\x04sums\x18\x06 \x01(\x0c\x12\x10\n\x08\x65stimate\x18\x07 \x03(\x01\x12\x16\n\x0estandard_error\x18\r \x03(\x01\x12\x12\n\nhalf_width\x18\x0e \x03(\x01\x12\x0f\n\x07low_end\x18\x0f \x03(\x01\x12\x10\n\x08high_end\x18\x10 \x03(\x01\x12\x12\n\nconfidence\x18\n \x01(\x01\x12*\n\x08\x65stimand\x18\x0b \x01(\x0e\x32\x18.demur_proto.v1.Estimand\x12\x11\n\tguarantee\x18\x0c \x01(\tJ\x04\x08\x08\x10\tJ\x04\x08\t\x10\n*d\n\x08Withheld\x12\x18\n\x14WITHHELD_UNSPECIFIED\x10\x00\x12!\n\x1dWITHHELD_BELOW_MINIMUM_COHORT\x10\x01\x12\x1b\n\x17WITHHELD_SEGMENT_BROKEN\x10\x02*R\n\x08\x45stimand\x12\x18\n\x14\x45STIMAND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45STIMAND_S_ACTIVE\x10\x01\x12\x15\n\x11\x45STIMAND_S_SHRUNK\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'demur_proto.v1.release_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WITHHELD']._serialized_start=348
-  _globals['_WITHHELD']._serialized_end=448
-  _globals['_ESTIMAND']._serialized_start=450
-  _globals['_ESTIMAND']._serialized_end=509
+  _globals['_WITHHELD']._serialized_start=383
+  _globals['_WITHHELD']._serialized_end=483
+  _globals['_ESTIMAND']._serialized_start=485
+  _globals['_ESTIMAND']._serialized_end=567
   _globals['_RELEASE']._serialized_start=49
-  _globals['_RELEASE']._serialized_end=346
+  _globals['_RELEASE']._serialized_end=381
 # @@protoc_insertion_point(module_scope)

@@ -55,6 +55,10 @@ class _EstimandEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Estimand.Val
     """The sum over the people who contributed a value: a person whose filter refused counts as
     nothing, and in a running count with the state that was taken up last.
     """
+    ESTIMAND_S_SHRUNK: _Estimand.ValueType  # 2
+    """The same of values as shrunk by budgets, under policy CLIP. How far it is below S_ACTIVE is
+    secret, so there is no interval.
+    """
 
 class Estimand(_Estimand, metaclass=_EstimandEnumTypeWrapper):
     """What the sums estimate."""
@@ -64,6 +68,10 @@ ESTIMAND_UNSPECIFIED: Estimand.ValueType  # 0
 ESTIMAND_S_ACTIVE: Estimand.ValueType  # 1
 """The sum over the people who contributed a value: a person whose filter refused counts as
 nothing, and in a running count with the state that was taken up last.
+"""
+ESTIMAND_S_SHRUNK: Estimand.ValueType  # 2
+"""The same of values as shrunk by budgets, under policy CLIP. How far it is below S_ACTIVE is
+secret, so there is no interval.
 """
 Global___Estimand: _TypeAlias = Estimand  # noqa: Y015
 
@@ -82,6 +90,8 @@ class Release(_message.Message):
     ESTIMATE_FIELD_NUMBER: _builtins.int
     STANDARD_ERROR_FIELD_NUMBER: _builtins.int
     HALF_WIDTH_FIELD_NUMBER: _builtins.int
+    LOW_END_FIELD_NUMBER: _builtins.int
+    HIGH_END_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     ESTIMAND_FIELD_NUMBER: _builtins.int
     GUARANTEE_FIELD_NUMBER: _builtins.int
@@ -119,8 +129,19 @@ class Release(_message.Message):
     @_builtins.property
     def half_width(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Each interval is estimate - half_width to estimate + half_width: one for each, or one that all
-        share. None for a running count under admission HALT, which has no interval.
+        share. None where there is no interval. Where low_end and high_end say the interval, one that all
+        share, which is wide enough for each.
         """
+
+    @_builtins.property
+    def low_end(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Lower ends of intervals that have no middle in the estimates, one for each: of histograms, in
+        people. Else none.
+        """
+
+    @_builtins.property
+    def high_end(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Their upper ends."""
 
     def __init__(
         self,
@@ -134,13 +155,15 @@ class Release(_message.Message):
         estimate: _abc.Iterable[_builtins.float] | None = ...,
         standard_error: _abc.Iterable[_builtins.float] | None = ...,
         half_width: _abc.Iterable[_builtins.float] | None = ...,
+        low_end: _abc.Iterable[_builtins.float] | None = ...,
+        high_end: _abc.Iterable[_builtins.float] | None = ...,
         confidence: _builtins.float = ...,
         estimand: Global___Estimand.ValueType = ...,
         guarantee: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "estimand", b"estimand", "estimate", b"estimate", "guarantee", b"guarantee", "half_width", b"half_width", "number", b"number", "reports", b"reports", "round_hash", b"round_hash", "standard_error", b"standard_error", "study_hash", b"study_hash", "sums", b"sums", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "estimand", b"estimand", "estimate", b"estimate", "guarantee", b"guarantee", "half_width", b"half_width", "high_end", b"high_end", "low_end", b"low_end", "number", b"number", "reports", b"reports", "round_hash", b"round_hash", "standard_error", b"standard_error", "study_hash", b"study_hash", "sums", b"sums", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

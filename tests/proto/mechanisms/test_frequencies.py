@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
 from demur_proto.mechanisms.frequencies import (
     Frequencies,
     check_sums,
@@ -24,7 +23,7 @@ def test_an_estimate_and_its_error_are_those_of_the_formulas() -> None:
 
     assert answer.estimate.tolist() == [70.0]
     assert answer.standard_error.tolist() == [math.sqrt(75)]
-    assert answer.half_width.tolist() == [TWO_SIDED_QUANTILE * math.sqrt(75)]
+    assert not answer.half_width.size
 
 
 def test_an_estimate_outside_the_possible_stays_and_its_error_is_that_of_the_nearest() -> None:
