@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from demur_proto.arrays import Vector
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import CONFIDENCE, TWO_SIDED_QUANTILE
@@ -34,31 +35,33 @@ class Measured:
         check_amount("bias", self.bias)
 
     @classmethod
-    def of(cls, release: Release, *, index: int = 0) -> "Measured":
+    def of(cls, release: Release, *, index: int = 0, bias: float | None = None) -> "Measured":
         """One estimate of a release, with all by which its interval is wider than its noise.
 
         Of a halt count that is what everybody may be worth who was missing from it
         (`continual.estimates.running_estimate`): H⁺ covers them, whatever the reason.
 
         Args:
-            release: of a sum or a running count; published, with intervals.
+            release: of a sum or a running count; published, with intervals unless there is a `bias`.
             index: of the coordinate.
+            bias: of a sum of values as shrunk by budgets, which has no interval:
+                `GaussianLinear.clipping_bias` of its reports; 0 to 1e15.
 
         Raises:
-            ParameterError: it has no such estimate, or no interval ± something.
+            ParameterError: it has no such estimate, or no interval ± something, and there is no bias.
         """
         check_integer("index", index, 0, max(0, release.estimate.size - 1))
-        if not (release.estimate.size and release.half_width.size):
+        has_reach = bool(release.half_width.size)
+        if not release.estimate.size or not (has_reach or bias is not None):
             raise ParameterError("release", "no interval", "one that has an interval ± something")
-        error, half_width = (
-            float(each[index if each.size > 1 else 0])
-            for each in (release.standard_error, release.half_width)
-        )
-        return cls(
-            estimate=float(release.estimate[index]),
-            standard_error=error,
-            bias=max(0.0, half_width - TWO_SIDED_QUANTILE * error),
-        )
+
+        def at(numbers: Vector) -> float:
+            return float(numbers[index if numbers.size > 1 else 0])
+
+        error = at(release.standard_error)
+        if bias is None:
+            bias = max(0.0, at(release.half_width) - TWO_SIDED_QUANTILE * error)
+        return cls(estimate=float(release.estimate[index]), standard_error=error, bias=bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

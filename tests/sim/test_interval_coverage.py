@@ -188,11 +188,7 @@ def everyone_intervals(each: Counted) -> list[EveryoneInterval]:
     """Those of the first number of every run."""
     return [
         everyone_interval(
-            Measured(
-                estimate=float(release.estimate[0]),
-                standard_error=release.standard_error_at(0),
-                bias=each.bias,
-            ),
+            Measured.of(release, bias=each.bias),
             halted,
             largest=CLIP,
             signed=False,
