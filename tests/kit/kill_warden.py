@@ -136,7 +136,8 @@ def live(plan: Plan, device: int, folder: Path, events: int, warden: int) -> Non
     source = Person(plan, device, folder, os.getpid())
     watch(doom)
     counter = FileCounter(folder / "counter") if plan.kinds[device] == "counted" else None
-    policy = OwnerPolicy(shortest_slot_ms=plan.slot_ms)
+    # What keeps the processor busy would keep ten devices on one from their work.
+    policy = OwnerPolicy(shortest_slot_ms=plan.slot_ms, fill_processor=False)
     with (
         open_evaluator(source, policy) as evaluator,
         LedgerFile(folder / "ledger", counter=counter) as ledger,
