@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="devices are kil
 
 SLOT_MS = 200
 UNIT = 128  #: a value of 1 in grid steps
-ANSWERS = 6  #: that a budget holds
+ANSWERS = 2  #: that a budget holds
 ROUND_S = 60.0  #: in which all devices have answered one, killed or not
 MARK = "DEMUR_KILLED_DEVICES"  #: in the environment of every process of a device
 
