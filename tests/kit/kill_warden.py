@@ -104,6 +104,7 @@ class Watching:
         write(self._events, f"{' '.join(map(str, words))}\n".encode())
 
     def received(self, round_number: int) -> None:
+        self._doom.arm(None)  # what an earlier round has left over
         self._tell("received", round_number)
         tried = self._folder / f"tried-{round_number}"
         if tried.exists():
@@ -113,7 +114,6 @@ class Watching:
             return  # its data end it
         dice = random.Random(f"{self._plan.seed} {self._device} {round_number}")
         how = dice.random()
-        self._doom.arm(None)
         if how < AT_A_TIME:
             self._tell("end", round_number, dice.uniform(0, 1.1 * self._plan.slot_ms / 1000))
         elif how < AT_A_TIME + AT_A_STEP:
