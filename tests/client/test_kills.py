@@ -244,7 +244,6 @@ async def test_devices_killed_at_random_answer_every_round_once_for_what_it_cost
     assert {
         "time",
         "step",
-        "evaluated",
         "covered for nothing",
         "sealed before",
         "sent again",
