@@ -80,8 +80,10 @@ def children() -> list[int]:
 
 
 def kill(process: int) -> None:
-    """End a child at once: one of the lowest priority could take long to notice."""
-    with suppress(OSError):  # of another user it stays as it is
+    """End a child at once: of the lowest priority, or kept to a busy processor, it could take long to notice."""
+    with suppress(OSError):  # without the right to, it stays as it is
         os.sched_setscheduler(process, os.SCHED_OTHER, os.sched_param(0))
+    with suppress(OSError):
+        os.sched_setaffinity(process, range(os.cpu_count() or 1))
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)

@@ -81,7 +81,7 @@ def _be_zygote(
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     signal.pthread_sigmask(signal.SIG_BLOCK, [_PARENT_GONE])
     models: dict[bytes, DefinedModel] = {}
-    square = np.ones((512, 512))
+    square = np.ones((64, 64))
     square @ square  # the first product maps memory that no limit is to count
     del square
     _settle()
