@@ -15,7 +15,6 @@ import pytest
 from demur_client.charges import RenyiBudget
 from demur_client.filters import RenyiFilter
 from demur_client.vectors.filters import check_multi_order_traces
-from demur_proto.errors import DataError
 from demur_proto.renyi_conversions import curve_epsilon, renyi_budget
 
 GOLDEN: dict[str, Any] = json.loads(
@@ -54,9 +53,10 @@ def test_the_checker_of_vectors_finds_a_wrong_word_in_any_column() -> None:
 
 
 @pytest.mark.parametrize("change", [{"orders": [2, 2, 8]}, {"budget": ["1"]}, {"charges": "none"}])
-def test_a_trace_that_is_none_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(DataError):
-        check_multi_order_traces([{**TRACES[0], **change}])
+def test_a_trace_that_is_none_is_named_and_the_others_are_checked(change: dict[str, Any]) -> None:
+    verdict = check_multi_order_traces([{**TRACES[0], **change}, TRACES[0]])
+
+    assert (verdict.holds, verdict.cases, len(verdict.unknown)) == (False, 1, 1)
 
 
 # An adversary in two steps. First a Gaussian, quantised. Then, knowing the likelihood ratio x of

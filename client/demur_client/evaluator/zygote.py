@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -32,7 +32,7 @@ from demur_proto.definition import hash_definition, read_round, read_study
 from demur_proto.errors import DemurError
 from demur_proto.gradients import prepare
 from demur_proto.models.definition import MODEL_TAG, DefinedModel, read_model
-from demur_proto.round import ModelQuery
+from demur_proto.round import ModelQuery, Query
 
 ORDER = struct.Struct("<BxxxIQIddd")
 """What is ordered; how many numbers the value has; the number of the order; how many bytes of what comes
@@ -94,10 +94,15 @@ def _be_zygote(
             if what == PREPARE:
                 channel.send(NUMBER.pack(number) + _prepared(models, _content(handles[0])))
             elif not os.fork():
-                channel.close()
-                board = Board(handles[0], length=length)
-                work = partial(_evaluate, board, handles, study_bytes, models, source)
-                _supervise(work, board, limits, ended, fill_from, fill_to, zygote)
+                try:
+                    channel.close()
+                    board = Board(handles[0], length=length)
+                    query = _query(_content(handles[1]), study_bytes)
+                    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
+                    work = partial(_evaluate, query, model, source, board)
+                    _supervise(work, board, limits, ended, fill_from, fill_to, zygote)
+                finally:
+                    os._exit(0)
         except OSError:  # no process or memory for it now: the round gets cover
             pass
         finally:
@@ -132,20 +137,16 @@ def _content(handle: int) -> bytes:
     return os.pread(handle, os.fstat(handle).st_size, 0)
 
 
-def _evaluate(
-    board: Board,
-    handles: list[int],
-    study_bytes: int,
-    models: Mapping[bytes, DefinedModel],
-    source: DataSource | ExampleSource,
-) -> None:
-    """Read the order, look at the data, write the value: in a process of its own, and within its limits."""
-    content = _content(handles[1])
-    for handle in handles:
-        os.close(handle)
+def _query(content: bytes, study_bytes: int) -> Query:
+    """What a round asks, of the definitions of its study and of itself."""
     study = read_study(content[:study_bytes])
-    query = read_round(content[study_bytes:], study=study).value.query
-    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
+    return read_round(content[study_bytes:], study=study).value.query
+
+
+def _evaluate(
+    query: Query, model: DefinedModel | None, source: DataSource | ExampleSource, board: Board
+) -> None:
+    """Look at the data and write the value: in a process of its own, and within its limits."""
     notes: list[str] = []
     value = evaluate_round(query, model, source, noted=notes.append)
     board.put(value, "".join(notes))
@@ -161,30 +162,26 @@ def _supervise(
     zygote: int,
 ) -> NoReturn:
     """See one evaluation through. Whatever goes wrong here, the sender does not notice."""
-    try:
-        supervisor, base_bytes = os.getpid(), confine.address_space()
-        confine.follow_parent(zygote, _PARENT_GONE)
-        confine.adopt_descendants()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        evaluation = os.fork()
-        if not evaluation:
-            try:
-                confine.follow_parent(supervisor, signal.SIGKILL)
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, [_PARENT_GONE])
-                confine.confine(limits, base_bytes=base_bytes)
-                evaluate()
-            finally:
-                os._exit(0)
-        fillers: list[int] = []
-        if fill_from < ended:
-            fillers = _fill(board, fill_from, fill_to, zygote)
-        _sleep_until(ended, zygote)
-        _end_all(besides=fillers)
-        if fill_from >= ended:
-            fillers = _fill(board, fill_from, fill_to, zygote)
-        _reap(fillers, zygote)
-    finally:
+    supervisor, base_bytes = os.getpid(), confine.address_space()
+    confine.follow_parent(zygote, _PARENT_GONE)
+    confine.adopt_descendants()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    evaluation = os.fork()
+    if not evaluation:
+        confine.follow_parent(supervisor, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [_PARENT_GONE])
+        confine.confine(limits, base_bytes=base_bytes)
+        evaluate()
         os._exit(0)
+    fillers: list[int] = []
+    if fill_from < ended:
+        fillers = _fill(board, fill_from, fill_to, zygote)
+    _sleep_until(ended, zygote)
+    _end_all(besides=fillers)
+    if fill_from >= ended:
+        fillers = _fill(board, fill_from, fill_to, zygote)
+    _reap(fillers, zygote)
+    os._exit(0)
 
 
 def _sleep_until(when: float, parent: int) -> None:
