@@ -148,17 +148,21 @@ async def lateness(evaluator: SupervisedEvaluator, device: Device, rounds: int) 
     return times
 
 
-def proportional_mib() -> float:
-    """What all that runs below this process weighs: memory shared with others counts by its share (PSS)."""
-    total, waiting = 0, [os.getpid()]
+def proportional_mib() -> list[float]:
+    """What each process below this one weighs: memory shared with others counts by its share (PSS).
+
+    The keeper comes first, then the zygote.
+    """
+    found, waiting = [], [os.getpid()]
     while waiting:
         process = Path("/proc", str(waiting.pop()))
         for thread in process.glob("task/*/children"):
             for child in thread.read_text().split():
                 waiting.append(int(child))
                 for line in Path("/proc", child, "smaps_rollup").read_text().splitlines():
-                    total += int(line.split()[1]) if line.startswith("Pss:") else 0
-    return total / 1024
+                    if line.startswith("Pss:"):
+                        found.append(int(line.split()[1]) / 1024)
+    return found
 
 
 def main(rounds: int) -> None:
