@@ -74,7 +74,7 @@ def test_nothing_that_an_evaluation_started_outlives_its_round_nor_the_evaluator
 ):
     said = evaluated(*SUPERVISED)
 
-    assert (said["kept"], said["left"]) == (2, 0)  # the keeper and the zygote; then nobody
+    assert (said["kept"], said["left"]) == (3, 0)  # keeper, zygote, next supervisor; then nobody
 
 
 def test_where_nothing_can_be_forked_a_process_that_was_started_before_does_the_same() -> None:

@@ -25,7 +25,6 @@ def confine(limits: EvaluationLimits, *, base_bytes: int) -> None:
     os.setpgid(
         0, 0
     )  # not setsid: a session of its own would have a share of the processor of its own
-    silence()
     with suppress(OSError):  # if memory runs out all the same, the system ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(OSError):

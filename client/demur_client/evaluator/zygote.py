@@ -3,7 +3,7 @@
 | process | lives | does |
 |---|---|---|
 | keeper | as long as the device | forks the zygote, and another one should that be killed |
-| zygote | as long | keeps what takes time to load, prepares models, forks a supervisor for each round |
+| zygote | as long | keeps what takes time to load, prepares models, has a supervisor ready for the next round |
 | supervisor | one round | forks the evaluation, ends it at a public time with all that it left behind, keeps the processor busy until the report is acknowledged |
 | evaluation | to the end of its slot at most | looks at the owner's data, at the lowest priority and within limits |
 
@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -85,29 +85,68 @@ def _be_zygote(
     square @ square  # the first product maps memory that no limit is to count
     del square
     _settle()
+    content = b""  # of the last order: the next one touches the same memory
+    spare: socket.socket | None = None
     while True:
+        with suppress(OSError):  # no process or memory for it now: the next round gets cover
+            spare = spare or _spare(channel, content, models, source, limits, zygote)
         message, handles, _, _ = socket.recv_fds(channel, ORDER.size, 2)
         if not message:
             os._exit(0)  # the device is gone
-        what, length, number, study_bytes, ended, fill_from, fill_to = ORDER.unpack(message)
+        what, _, number, *_ = ORDER.unpack(message)
         try:
             if what == PREPARE:
                 channel.send(NUMBER.pack(number) + _prepared(models, _content(handles[0])))
-            elif not os.fork():
-                try:
-                    channel.close()
-                    board = Board(handles[0], length=length)
-                    query = _query(_content(handles[1]), study_bytes)
-                    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
-                    work = partial(_evaluate, query, model, source, board)
-                    _supervise(work, board, limits, ended, fill_from, fill_to, zygote)
-                finally:
-                    os._exit(0)
-        except OSError:  # no process or memory for it now: the round gets cover
+            elif spare is not None:
+                content = _content(handles[1])
+                socket.send_fds(spare, [message], handles)
+        except OSError:
             pass
         finally:
             for handle in handles:
                 os.close(handle)
+            if spare is not None:  # it has its order, or knows too few models, and ends
+                spare.close()
+                spare = None
+
+
+def _spare(
+    channel: socket.socket,
+    content: bytes,
+    models: Mapping[bytes, DefinedModel],
+    source: DataSource | ExampleSource,
+    limits: EvaluationLimits,
+    zygote: int,
+) -> socket.socket:
+    """Where to send the next order for an evaluation: to a supervisor that is there already.
+
+    Raises:
+        OSError: there is no process for it.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        return ours
+    try:
+        channel.close()
+        ours.close()
+        confine.follow_parent(zygote, _PARENT_GONE)
+        confine.adopt_descendants()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        with suppress(DemurError, ValueError):
+            _query(content, 0)
+        message, handles, _, _ = socket.recv_fds(theirs, ORDER.size, 2)
+        if message:
+            _, length, _, study_bytes, *times = ORDER.unpack(message)
+            board = Board(handles[0], length=length)
+            query = _query(_content(handles[1]), study_bytes)
+            model = models[query.model_hash] if isinstance(query, ModelQuery) else None
+            work = partial(_evaluate, query, model, source, board)
+            for handle in handles:
+                os.close(handle)
+            _supervise(work, board, limits, *times, zygote=zygote)
+    finally:
+        os._exit(0)
 
 
 def _settle() -> None:
@@ -159,13 +198,11 @@ def _supervise(
     ended: float,
     fill_from: float,
     fill_to: float,
+    *,
     zygote: int,
 ) -> NoReturn:
     """See one evaluation through. Whatever goes wrong here, the sender does not notice."""
     supervisor, base_bytes = os.getpid(), confine.address_space()
-    confine.follow_parent(zygote, _PARENT_GONE)
-    confine.adopt_descendants()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     evaluation = os.fork()
     if not evaluation:
         confine.follow_parent(supervisor, signal.SIGKILL)
