@@ -47,6 +47,7 @@ async def live(told: argparse.Namespace, evaluator: DeployedEvaluator) -> None:
                 credential = credential or await enrol(channel, token, nonce=nonce)
                 if device is None:
                     study = await fetch_study(channel, study_hash=told.study, credential=credential)
+                    POLICY.check_study(study)  # or refuse it, before the device agrees
                     device = Device(study, evaluator.source)
                 await visit(
                     device, channel, evaluator=evaluator, credential=credential, policy=POLICY

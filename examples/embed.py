@@ -13,8 +13,10 @@ from demur_client.belonging import agent_of, enrol_device
 from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
+from demur_client.running import Agent
 from demur_client.sources import FunctionSource
 from demur_proto.credentials import read_token
+from demur_proto.errors import DemurError
 
 DAYS = {3, 5}  # what the app knows of its owner
 POLICY = OwnerPolicy(largest_epsilon=1.0)  # what its owner agrees to
@@ -25,13 +27,21 @@ def active(asked: Mapping[str, float]) -> bool:
     return asked["period"] in DAYS
 
 
+async def answer(agent: Agent) -> None:
+    """Answer as long as there is something to answer. Whatever ends that, the app goes on."""
+    try:
+        await agent.run()
+    except DemurError as error:
+        print(f"the device has stopped: {error}", file=sys.stderr)
+
+
 async def app(target: str, token: bytes, evaluator: DeployedEvaluator) -> None:
     """What the app does anyway, with a device beside it."""
     with LedgerFile(Path("ledger.sqlite"), caps=[POLICY.lifetime_cap]) as ledger:
         if ledger.identity is None or ledger.identity.credential is None:
             await enrol_device(ledger, POLICY, target=target, token=token)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(agent_of(ledger, evaluator, policy=POLICY).run)
+            tasks.start_soon(answer, agent_of(ledger, evaluator, policy=POLICY))
             print("the app is running; Enter ends it")
             await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()

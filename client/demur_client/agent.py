@@ -115,14 +115,19 @@ async def visit(
         credential: from `enrol`; None where the collector takes reports from anybody.
         watcher: told of every message.
         models: fetched before; given again at the next visit, they need not be fetched again.
-        policy: the owner's; None refuses no round.
+        policy: the owner's; None refuses no study and no round.
 
     Raises:
+        PolicyError: the policy refuses the device's study; nothing was sent.
         AccessError: the credential was refused, or revoked during the visit.
         ConnectionLost: the collector went away; visiting again resends the same bytes.
         StorageError: the ledger can keep nothing, so nothing more was sent.
         DemurError: the collector refused, or broke the protocol.
     """
+    if policy is not None:
+        studies = device.ledger.studies()
+        agreed = [each.value for each in studies if each.hash != device.study.hash]
+        policy.check_study(device.study, agreed=agreed)
     stub = collector_pb2_grpc.CollectorStub(channel)
     call = stub.Visit(metadata=metadata_of(credential))
     visited = _Visit(device, call, evaluator, watcher=watcher, policy=policy)

@@ -33,8 +33,9 @@ from demur_client.connection import connected
 from demur_client.policy import OwnerPolicy
 from demur_proto.asking import next_round
 from demur_proto.definition import define_round
-from demur_proto.errors import ConnectionLost, NotFoundError
+from demur_proto.errors import ConnectionLost, NotFoundError, PolicyError
 from demur_proto.round import Feature
+from demur_proto.study import View
 from demur_proto.v1 import collector_pb2
 from demur_server.collector import Collector
 from demur_server.serving import served
@@ -222,10 +223,28 @@ async def test_a_report_to_a_round_that_the_collector_does_not_know_is_given_up_
     assert [(await collector.totals(each.hash)).reports for each in (known, asked)] == [0, 1]
 
 
+async def test_a_study_that_the_owners_policy_refuses_is_not_visited(
+    collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    await collector.open_round(asking(1, answer_after_ms=60).definition)
+    source, seen = Always(1.0), Seen()
+
+    with pytest.raises(PolicyError, match="its view is aggregate"):
+        await visit(
+            a_device(source),
+            channel,
+            last_round=1,
+            watcher=seen,
+            policy=OwnerPolicy(shortest_slot_ms=1),
+        )
+
+    assert (source.asked, seen.events) == ([], [])
+
+
 async def test_rounds_that_the_owners_policy_refuses_get_no_answer_and_the_next_one_does(
     collector: Collector, channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy, seen = OwnerPolicy(shortest_slot_ms=60), Seen()
+    policy, seen = OwnerPolicy(views=tuple(View), shortest_slot_ms=60), Seen()
     for number, slot_ms in ((1, 20), (2, 0), (3, 60)):
         await collector.open_round(asking(number, answer_after_ms=slot_ms).definition)
     source = Always(1.0)

@@ -29,6 +29,7 @@ from demur_client.device import Device
 from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Words
 from demur_proto.errors import ConnectionLost
+from demur_proto.study import View
 from demur_server.collector import Collector
 from demur_sim.in_process import InProcessEvaluator
 
@@ -95,7 +96,11 @@ async def test_a_slot_too_short_for_the_devices_reports_is_refused_in_public_bef
 
     with anyio.fail_after(DEADLINE_S):
         await visit(
-            device, channel, last_round=2, watcher=seen, policy=OwnerPolicy(shortest_slot_ms=1)
+            device,
+            channel,
+            last_round=2,
+            watcher=seen,
+            policy=OwnerPolicy(views=tuple(View), shortest_slot_ms=1),
         )
 
     assert list(seen.sent_at) == [2]
