@@ -138,12 +138,11 @@ async def visit(
     )
 
     async def model_for(asked: Defined[Round]) -> DefinedModel | None:
-        query, model = asked.value.query, None
-        if isinstance(query, ModelQuery):
-            device.check(asked)
-            model = await known.of(channel, query, credential=credential)
-        await evaluator.prepare(model)
-        return model
+        query = asked.value.query
+        if not isinstance(query, ModelQuery):
+            return None
+        device.check(asked)
+        return await known.of(channel, query, credential=credential)
 
     try:
         async with calling(PEER):
@@ -165,10 +164,11 @@ async def visit(
                     if visited.wants(asked):
                         try:
                             model = await model_for(asked)
+                            await visited.answer(asked, model)
                         except (UnsupportedError, WireError) as error:
                             logger.warning("a round is refused, for its model: %s", error)
-                        else:
-                            await visited.answer(asked, model)
+                        except PolicyError as error:
+                            logger.warning("%s", error)
                     after_round = max(after_round, asked.value.number)
                 elif kind == "receipt":
                     await visited.take(message.receipt)
@@ -176,6 +176,7 @@ async def visit(
         visited.expire_unknown()
         raise
     finally:
+        visited.leave()
         call.cancel()
 
 
@@ -231,19 +232,29 @@ class _Visit:
         try:
             if self._policy is not None:
                 self._policy.check_round(asked)
-                check_slot(self._device, asked, slot_ms=asked.value.answer_after_ms)
         except PolicyError as error:
             logger.warning("%s", error)
             return False
         return True
 
     async def answer(self, asked: Defined[Round], model: DefinedModel | None) -> None:
-        """Send the report to a round in its slot."""
-        report, evaluation = await report_in_slot(
-            self._device, asked, self._evaluator, model, slot_ms=asked.value.answer_after_ms
-        )
-        self._evaluations[report.report_id] = evaluation
-        await self._send(asked.value.number, report)
+        """Send the report to a round in its slot, which begins when everything that is public is done.
+
+        Raises:
+            PolicyError: its slot is too short for this device.
+            UnsupportedError: this device does not do its model.
+            DemurError: as `report_in_slot`, and as sending.
+        """
+        slot_ms = asked.value.answer_after_ms
+        async with self._evaluator.turn:
+            if self._policy is not None:
+                check_slot(self._device, asked, slot_ms=slot_ms)
+            await self._evaluator.prepare(model)
+            report, evaluation = await report_in_slot(
+                self._device, asked, self._evaluator, model, slot_ms=slot_ms
+            )
+            self._evaluations[report.report_id] = evaluation
+            await self._send(asked.value.number, report)
 
     async def take(self, receipt: report_pb2.Receipt) -> None:
         """Do what a receipt says."""
@@ -263,6 +274,11 @@ class _Visit:
         self._device.ledger.settle(report.report_id, Settled.ACKED if counted else Settled.EXPIRED)
         if not counted:
             logger.warning("round %d: not counted, disposition %s", number, receipt.disposition)
+
+    def leave(self) -> None:
+        """The visit has ended: no acknowledgement comes any more."""
+        for evaluation in self._evaluations.values():
+            evaluation.acknowledged()
 
     def expire_unknown(self) -> None:
         """Give up the report that a collector, which knows the study, knows no round for.

@@ -76,14 +76,18 @@ async def report_in_slot(
     evaluation: Evaluation = NoValue("")  # the ledger says why, or has what a halt count asks for
     if device.begin(asked):
         evaluation = evaluator.begin(device, asked, model, slot=slot)
-    if slot:
-        await _until(slot.ended_s)
-        evaluation.end()
-        await _until(slot.ready_s)
-    value, note = evaluation.taken()
-    report = device.report(asked, value, note=note)
-    if slot:
-        await _until(slot.left_s)
+    try:
+        if slot:
+            await _until(slot.ended_s)
+            evaluation.end()
+            await _until(slot.ready_s)
+        value, note = evaluation.taken()
+        report = device.report(asked, value, note=note)
+        if slot:
+            await _until(slot.left_s)
+    except BaseException:  # the visit ended, for all to see: nobody waits for it any more
+        evaluation.acknowledged()
+        raise
     return report, evaluation
 
 

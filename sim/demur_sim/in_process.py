@@ -1,6 +1,7 @@
 """The evaluator of simulated devices: in their own process, since their data are made up."""
 
 import threading
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import final
 
 from demur_client.device import Device
@@ -26,6 +27,7 @@ class InProcessEvaluator:
 
     def __init__(self, source: DataSource | ExampleSource) -> None:
         self.source = source
+        self.turn: AbstractAsyncContextManager[object] = nullcontext()  # made-up data may show
         self._under_way: _InThread | None = None
 
     async def prepare(self, model: DefinedModel | None) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import evaluating
 from demur_client.evaluator.base import Slot
-from demur_client.evaluator.board import Board
+from demur_client.evaluator.board import NOT_DONE, Board, taken
 from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
@@ -26,6 +26,7 @@ from demur_proto.errors import ParameterError, StateError
 LINUX = sys.platform == "linux"
 ANSWERED = {
     "quick", "reads", "forks_and_answers", "stops_its_parents", "changes_a_variable",
+    "shortens_every_file",
 }  # fmt: skip
 # The order that finds no zygote is lost or reaches the next one: either is right.
 EITHER = {"quick_without_a_zygote"}
@@ -75,6 +76,25 @@ def test_nothing_that_an_evaluation_started_outlives_its_round_nor_the_evaluator
     said = evaluated(*SUPERVISED)
 
     assert (said["kept"], said["left"]) == (3, 0)  # keeper, zygote, next supervisor; then nobody
+
+
+@pytest.mark.skipif(not LINUX, reason="it forks as Linux does")
+def test_an_evaluation_whose_visit_has_ended_is_given_up_however_long_its_slot() -> None:
+    [found] = evaluated("supervised", "abandoned")["found"]
+
+    assert found["processes"] == 3
+
+
+@pytest.mark.skipif(not LINUX, reason="it forks as Linux does")
+def test_several_evaluators_of_one_process_are_closed_in_any_order() -> None:
+    code = (
+        "from demur_client.evaluator.supervised import SupervisedEvaluator as Made\n"
+        "from demur_client.sources import FunctionSource\n"
+        "one, other = Made(FunctionSource({})), Made(FunctionSource({}))\n"
+        "one.close(); other.close()"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
 def test_where_nothing_can_be_forked_a_process_that_was_started_before_does_the_same() -> None:
@@ -144,13 +164,13 @@ def test_a_board_gives_whatever_is_on_it_in_the_same_shape() -> None:
         os.close(handle)
         if written:
             board.put(*written)
-        state, read, note = board.taken()
-        found.append((state, read.tolist(), note))
+        read, note = taken(board.content(), length=3)
+        found.append((None if read is None else read.tolist(), note))
 
-    nothing = [[0.0, 0.0, 0.0]]
     assert found == [
-        (0, nothing, ""),
-        (1, value.tolist(), ""),
-        (2, nothing, "no such column é"),
-        (2, nothing, "x" * 4092),
+        (None, NOT_DONE),
+        (value.tolist(), ""),
+        (None, "no such column é"),
+        (None, "x" * 4092),
     ]
+    assert taken(b"\x01", length=3)[1] == ""  # cut short by somebody: no error

@@ -13,8 +13,9 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -23,6 +24,9 @@ from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.sources import FunctionSource
+
+if TYPE_CHECKING:
+    from demur_client.device import Device
 
 SLOT_MS = 250
 VALUE = 0.5
@@ -131,6 +135,21 @@ def _ends_its_parents() -> float:
     return _hangs()
 
 
+def _leaves_a_child_and_ends_its_parent() -> float:
+    if os.fork() == 0:
+        os.setsid()
+        _burns()
+    os.kill(os.getppid(), signal.SIGKILL)
+    return _hangs()
+
+
+def _shortens_every_file() -> float:
+    for handle in range(3, 64):
+        with suppress(OSError):
+            os.ftruncate(handle, 0)
+    return VALUE
+
+
 def _stops_its_parents() -> float:
     os.kill(os.getppid(), signal.SIGUSR1)
     return VALUE
@@ -164,7 +183,8 @@ BEHAVIOURS: dict[str, Callable[[], Any]] = {
     for function in (
         _quick, _burns, _burns_in_numpy, _burns_in_sql, _is_killed, _exits, _leaves, _crashes,
         _eats_memory, _lacks_memory, _recurses, _prints, _reads, _hangs, _ignores_signals, _forks,
-        _forks_and_answers, _forks_many, _ends_its_parents, _stops_its_parents, _fills_a_disk,
+        _forks_and_answers, _forks_many, _ends_its_parents, _leaves_a_child_and_ends_its_parent, _shortens_every_file,
+        _stops_its_parents, _fills_a_disk,
         _quick_without_a_zygote, _is_too_long, _is_text, _changes_a_variable,
     )
 }  # fmt: skip
@@ -199,6 +219,8 @@ async def evaluate(evaluator: Tried, behaviours: list[str]) -> list[dict[str, An
         )
     )
     device, found = Device(study, evaluator.source), []
+    if behaviours == ["abandoned"]:
+        return [{"processes": await abandon(evaluator, device, 10)}]
     for number, behaviour in enumerate(behaviours, start=1):
         feature = Feature(name="value", parameters={"behaviour": float(NAMES.index(behaviour))})
         asked = define_round(next_round(study, [feature], number=number))
@@ -238,6 +260,22 @@ def descendants() -> list[int]:
         last = [process for process, parent in parents.items() if parent in last]
         found += last
     return found
+
+
+async def abandon(evaluator: Tried, device: "Device", rounds: int) -> int:
+    """How many processes there are after visits that ended while the same round was evaluated."""
+    from demur_client.slots import report_in_slot
+    from demur_proto.asking import next_round
+    from demur_proto.definition import define_round
+    from demur_proto.round import Feature
+
+    feature = Feature(name="value", parameters={"behaviour": float(NAMES.index("hangs"))})
+    asked = define_round(next_round(device.study, [feature], number=100_000))
+    for _ in range(rounds):
+        with anyio.move_on_after(0.05):
+            await report_in_slot(device, asked, evaluator, None, slot_ms=3_600_000)
+    await anyio.sleep(1.0)
+    return len(descendants())
 
 
 def end_zygote() -> None:

@@ -1,5 +1,6 @@
 """What every evaluator does: a value by a public time, or none, and nobody outside can tell which."""
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -92,6 +93,14 @@ class Evaluator(Protocol):
     @property
     def source(self) -> DataSource | ExampleSource:
         """Its owner's data."""
+
+    @property
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Held from before a round is prepared until its report has left: one round at a time.
+
+        Else how long it takes to prepare or send one of another study would tell how busy this one's
+        evaluation keeps the processor. When a turn comes follows from slots, which are public.
+        """
 
     async def prepare(self, model: DefinedModel | None) -> None:
         """Do everything for a round that needs no data, before its slot begins, whoever has data or not.

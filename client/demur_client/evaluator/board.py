@@ -23,6 +23,10 @@ from demur_proto.arrays import Values
 
 STATE, ACKNOWLEDGED, NOTE_LENGTH, NOTE, VALUE = 0, 1, 2, 4, 4096
 FOUND, FAILED = 1, 2
+if sys.platform == "linux":
+    import fcntl
+
+    SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 NOT_DONE = "the evaluation was ended: it took too long or too much memory, or its process died"
 DOUBLE = np.dtype(np.float64)
 
@@ -73,13 +77,9 @@ class Board:
         """Whether the evaluation is done. Secret."""
         return self._memory[STATE] != 0
 
-    def taken(self) -> tuple[int, Values, str]:
-        """State, value [1, v] and note, as far as they are there. Secret, all of them."""
-        copied = self._memory[:]
-        length = int.from_bytes(copied[NOTE_LENGTH:NOTE], "little")
-        note = copied[NOTE : min(NOTE + length, VALUE)].decode(errors="replace")
-        value: Values = np.frombuffer(copied, dtype=DOUBLE, offset=VALUE).reshape(1, self._length)
-        return copied[STATE], value, note
+    def content(self) -> bytes:
+        """All that is on it. Secret."""
+        return self._memory[:]
 
     @property
     def acknowledged(self) -> bool:
@@ -103,15 +103,27 @@ def anonymous_file(size: int) -> int:
         OSError: there is no room for it.
     """
     if sys.platform == "linux":  # on a disk, somebody else's writes could slow the sender
-        handle = os.memfd_create("demur")
+        handle = os.memfd_create("demur", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(handle, size)
+        # Whoever made it shorter would end every process that reads it.
+        fcntl.fcntl(handle, fcntl.F_ADD_SEALS, SEALS)
     else:
         with tempfile.TemporaryFile() as file:
             handle = os.dup(file.fileno())
-    os.ftruncate(handle, size)
+        os.ftruncate(handle, size)
     return handle
 
 
-def taken(board: Board) -> tuple[Values | None, str]:
-    """The value [1, v] that an evaluation has left, None where it left none, and a note. Secret, both."""
-    state, value, note = board.taken()
+def taken(content: bytes, *, length: int) -> tuple[Values | None, str]:
+    """The value [1, v] that an evaluation has left, None where it left none, and a note. Secret, both.
+
+    Args:
+        content: of its board, as far as it is there: the same steps, whatever it is.
+        length: how many numbers the value has, v.
+    """
+    content = content.ljust(size_of(length), b"\0")[: size_of(length)]
+    said = int.from_bytes(content[NOTE_LENGTH:NOTE], "little")
+    note = content[NOTE : min(NOTE + said, VALUE)].decode(errors="replace")
+    value: Values = np.frombuffer(content, dtype=DOUBLE, offset=VALUE).reshape(1, length)
+    state = content[STATE]
     return (value if state == FOUND else None), (note if state else NOT_DONE)

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self, final
 
+import anyio
 from anyio import to_thread
 
 from demur_client.device import Device
@@ -34,8 +35,8 @@ class SpareEvaluator:
     """Evaluates each round in a process that was started before the round came, and is ended after it.
 
     It promises what `SupervisedEvaluator` does but for three things: processes that an evaluation starts are
-    its own affair, a limit of memory is kept only where the system has one, and nothing hides how busy the
-    processor has just been.
+    its own affair, limits of memory and time are not kept, but for the slot's and where the system has one, and
+    nothing hides how busy the processor has just been.
 
     Args:
         source: its owner's data; one that can be pickled, as `multiprocessing` wants it.
@@ -55,6 +56,7 @@ class SpareEvaluator:
         except Exception as error:  # noqa: BLE001  whatever its own pickling raises
             expected = f"one that can be pickled ({type(error).__name__}: {error})"
             raise ParameterError("source", type(source).__name__, expected) from None
+        self.turn = anyio.Lock()
         self._numbers = itertools.count(1)
         self._folder = tempfile.TemporaryDirectory(prefix="demur-", ignore_cleanup_errors=True)
         self._spares: dict[
@@ -83,6 +85,8 @@ class SpareEvaluator:
         if model is not None:
             check_working_set(model, self._limits)
         definition, known = (model.definition, model.hash) if model else (b"", b"")
+        if self._spares.get(known):
+            return  # of a round that was not evaluated
         path = Path(self._folder.name) / f"board-{next(self._numbers)}"
         start = partial(_Spare, path, self.source, self._limits, definition)
         spare = await to_thread.run_sync(start)
@@ -138,7 +142,7 @@ class _Spare:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         self._path = path
-        self._board: Board | None = None
+        self._length = 0
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=_live, args=(theirs, source, limits, definition), daemon=True
@@ -156,10 +160,8 @@ class _Spare:
         Raises:
             OSError: it is gone, or there is no room for its board.
         """
-        length = asked.value.query.value_length
-        self._path.write_bytes(bytes(size_of(length)))
-        with self._path.open("r+b") as file:
-            self._board = Board(file.fileno(), length=length)
+        self._length = asked.value.query.value_length
+        self._path.write_bytes(bytes(size_of(self._length)))
         for part in (str(self._path).encode(), device.study.definition, asked.definition):
             self._pipe.send_bytes(part)
 
@@ -169,7 +171,11 @@ class _Spare:
 
     def taken(self) -> tuple[Values | None, str]:
         """As `Evaluation.taken`."""
-        return (None, "") if self._board is None else taken(self._board)
+        try:  # read, not mapped: the evaluation might have made it shorter
+            content = self._path.read_bytes()
+        except OSError:
+            content = b""
+        return taken(content, length=self._length)
 
     def acknowledged(self) -> None:
         """Let go of what is left of the process."""
@@ -180,7 +186,6 @@ class _Spare:
         self._process.kill()
         self._process.join()
         self._pipe.close()
-        self._board = None
         with suppress(OSError):  # Windows keeps a file that is mapped until the mapping goes
             self._path.unlink(missing_ok=True)
 

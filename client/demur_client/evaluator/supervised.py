@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import Self, final
 
 import anyio
@@ -69,13 +70,14 @@ class SupervisedEvaluator:
         self._limits = limits or EvaluationLimits()
         self._filler = filler
         self._numbers = itertools.count(1)
-        self._preparing = anyio.Lock()
+        self.turn = anyio.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        device = os.getpid()
         self._keeper = os.fork()
         if not self._keeper:
             try:
                 self._channel.close()
-                zygote.keep(theirs, source, self._limits)
+                zygote.keep(theirs, source, self._limits, device)
             finally:
                 os._exit(1)
         theirs.close()
@@ -89,8 +91,10 @@ class SupervisedEvaluator:
 
     def close(self) -> None:
         """End it, and every evaluation under way; again, nothing happens."""
-        self._channel.close()
         if self._keeper:
+            with suppress(OSError):  # for whoever else has a copy of this end, too
+                self._channel.shutdown(socket.SHUT_RDWR)
+            self._channel.close()
             os.waitpid(self._keeper, 0)
             self._keeper = 0
 
@@ -107,9 +111,8 @@ class SupervisedEvaluator:
         number = next(self._numbers)
         try:
             with anyio.fail_after(PREPARE_S):
-                async with self._preparing:
-                    self._order(zygote.PREPARE, model.definition, number=number)
-                    answer = await self._answer(number)
+                self._order(zygote.PREPARE, model.definition, number=number)
+                answer = await self._answer(number)
         except (OSError, TimeoutError):
             answer = "the evaluator does not answer"
         if answer:
@@ -150,7 +153,7 @@ class SupervisedEvaluator:
                 os.close(handle)
         except OSError:
             return NoValue("the evaluator takes no orders now")
-        return _OnBoard(board)
+        return _OnBoard(board, length=length)
 
     def _order(
         self,
@@ -197,14 +200,14 @@ class SupervisedEvaluator:
 class _OnBoard:
     """An evaluation that writes on a board."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, board: Board, *, length: int) -> None:
+        self._board, self._length = board, length
 
     def end(self) -> None:
         pass  # its supervisor sees to that
 
     def taken(self) -> tuple[Values | None, str]:
-        return taken(self._board)
+        return taken(self._board.content(), length=self._length)
 
     def acknowledged(self) -> None:
         self._board.acknowledge()

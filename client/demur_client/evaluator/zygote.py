@@ -11,13 +11,14 @@ The device writes one order for each round and then looks, at a public time, at 
 none of them: neither how an evaluation ends nor how long its end takes has any way to its loop.
 """
 
+import fcntl
 import gc
 import os
 import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
@@ -40,7 +41,8 @@ with it are the study; when the evaluation is ended, and from when to when the p
 EVALUATE, PREPARE = 1, 2
 NUMBER = struct.Struct("<Q")  #: in front of an answer: of the order
 KEPT = 2  #: models that were prepared: this round's and the last one's
-PAUSE_S = 0.1  #: before another zygote
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  #: before another zygote; it doubles
+BETWEEN_LOOKS_S = 0.05  #: for a visit that has ended before its report was made
 AFTER_S = 0.01  #: for which the processor is kept busy after the acknowledgement
 LONGEST_ANSWER = 1000  #: bytes of why a model cannot be prepared
 
@@ -48,25 +50,37 @@ _PARENT_GONE = signal.SIGUSR1  # to a supervisor, so that it can end what is bel
 
 
 def keep(
-    channel: socket.socket, source: DataSource | ExampleSource, limits: EvaluationLimits
+    channel: socket.socket,
+    source: DataSource | ExampleSource,
+    limits: EvaluationLimits,
+    device: int,
 ) -> NoReturn:
     """Be the keeper, until the device is gone or has closed its end of the channel."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are for the device
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
+    if channel.fileno() <= 2:  # the standard streams were closed, and their numbers were free
+        channel = socket.socket(fileno=fcntl.fcntl(channel.detach(), fcntl.F_DUPFD_CLOEXEC, 3))
     confine.silence()
-    keeper = os.getpid()
+    confine.follow_parent(device, signal.SIGKILL)
+    confine.adopt_descendants()
+    keeper, pause_s = os.getpid(), FIRST_PAUSE_S
     while True:
-        zygote = os.fork()
-        if not zygote:
-            try:
-                _be_zygote(channel, source, limits, keeper)
-            finally:
-                os._exit(1)
-        _, status = os.waitpid(zygote, 0)
-        if not status:
-            os._exit(0)
-        time.sleep(PAUSE_S)
+        began = time.monotonic()
+        with suppress(OSError):  # no process for it now
+            zygote = os.fork()
+            if not zygote:
+                try:
+                    _be_zygote(channel, source, limits, keeper)
+                finally:
+                    os._exit(1)
+            _, status = os.waitpid(zygote, 0)
+            if not status:
+                os._exit(0)
+            _end_all()
+        lived_s = time.monotonic() - began
+        pause_s = FIRST_PAUSE_S if lived_s > LONGEST_PAUSE_S else min(2 * pause_s, LONGEST_PAUSE_S)
+        time.sleep(pause_s)
 
 
 def _be_zygote(
@@ -80,6 +94,8 @@ def _be_zygote(
     confine.follow_parent(keeper, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are reaped by the system
     signal.pthread_sigmask(signal.SIG_BLOCK, [_PARENT_GONE])
+    confine.adopt_descendants()
+    supervisors: set[int] = set()
     models: dict[bytes, DefinedModel] = {}
     square = np.ones((64, 64))
     square @ square  # the first product maps memory that no limit is to count
@@ -89,11 +105,14 @@ def _be_zygote(
     spare: socket.socket | None = None
     while True:
         with suppress(OSError):  # no process or memory for it now: the next round gets cover
-            spare = spare or _spare(channel, content, models, source, limits, zygote)
+            if spare is None:
+                supervisor, spare = _spare(channel, content, models, source, limits, zygote)
+                supervisors.add(supervisor)
         message, handles, _, _ = socket.recv_fds(channel, ORDER.size, 2)
         if not message:
             os._exit(0)  # the device is gone
         what, _, number, *_ = ORDER.unpack(message)
+        supervisors = _only(supervisors)
         try:
             if what == PREPARE:
                 channel.send(NUMBER.pack(number) + _prepared(models, _content(handles[0])))
@@ -117,16 +136,22 @@ def _spare(
     source: DataSource | ExampleSource,
     limits: EvaluationLimits,
     zygote: int,
-) -> socket.socket:
-    """Where to send the next order for an evaluation: to a supervisor that is there already.
+) -> tuple[int, socket.socket]:
+    """A supervisor that is there before the next order for an evaluation, and where to send that.
 
     Raises:
         OSError: there is no process for it.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork():
+    try:
+        supervisor = os.fork()
+    except OSError:
+        ours.close()
         theirs.close()
-        return ours
+        raise
+    if supervisor:
+        theirs.close()
+        return supervisor, ours
     try:
         channel.close()
         ours.close()
@@ -147,6 +172,19 @@ def _spare(
             _supervise(work, board, limits, *times, zygote=zygote)
     finally:
         os._exit(0)
+
+
+def _only(supervisors: set[int]) -> set[int]:
+    """The supervisors that are still there, once whatever else is left of any is ended.
+
+    An evaluation that kills its own supervisor leaves what it started to the zygote.
+    """
+    with suppress(OSError):
+        left = set(confine.children())
+        for process in left - supervisors:
+            confine.kill(process)
+        return supervisors & left
+    return supervisors
 
 
 def _settle() -> None:
@@ -211,23 +249,30 @@ def _supervise(
         evaluate()
         os._exit(0)
     fillers: list[int] = []
-    if fill_from < ended:
-        fillers = _fill(board, fill_from, fill_to, zygote)
-    _sleep_until(ended, zygote)
-    _end_all(besides=fillers)
+    try:
+        if fill_from < ended:
+            fillers = _fill(board, fill_from, fill_to, zygote)
+        _sleep_until(ended, board, zygote)
+    finally:
+        _end_all(besides=fillers)
     if fill_from >= ended:
         fillers = _fill(board, fill_from, fill_to, zygote)
     _reap(fillers, zygote)
     os._exit(0)
 
 
-def _sleep_until(when: float, parent: int) -> None:
-    """Sleep to a time of `time.monotonic`, or until this process has another parent."""
-    while (left := when - time.monotonic()) > 0 and os.getppid() == parent:
-        signal.sigtimedwait([_PARENT_GONE], left)
+def _sleep_until(when: float, board: Board, parent: int) -> None:
+    """Sleep to a time of `time.monotonic`, or until nobody waits for the evaluation any more."""
+    while (left := when - time.monotonic()) > 0 and _awaited(board, parent):
+        signal.sigtimedwait([_PARENT_GONE], min(left, BETWEEN_LOOKS_S))
 
 
-def _end_all(*, besides: list[int]) -> None:
+def _awaited(board: Board, parent: int) -> bool:
+    """Whether the device is there, and its visit has not ended."""
+    return os.getppid() == parent and not board.acknowledged
+
+
+def _end_all(*, besides: Sequence[int] = ()) -> None:
     """End and reap all that is below this process: what its parent leaves behind becomes its own."""
     while left := [each for each in confine.children() if each not in besides]:
         for process in left:
@@ -244,10 +289,14 @@ def _fill(board: Board, start: float, stop: float, zygote: int) -> list[int]:
     """
     if not stop > start:
         return []
-    _sleep_until(start, zygote)
-    fillers, supervisor = [], os.getpid()
-    for processor in os.sched_getaffinity(0) if os.getppid() == zygote else ():
-        filler = os.fork()
+    _sleep_until(start, board, zygote)
+    fillers: list[int] = []
+    supervisor = os.getpid()
+    for processor in os.sched_getaffinity(0) if _awaited(board, zygote) else ():
+        try:
+            filler = os.fork()
+        except OSError:  # an evaluation may have taken all the processes there may be
+            break
         if not filler:
             try:
                 confine.follow_parent(supervisor, signal.SIGKILL)
