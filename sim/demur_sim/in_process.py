@@ -14,7 +14,6 @@ from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
 
 
-@final
 class InProcessEvaluator:
     """Evaluates in a thread, one round at a time. No person's device has it: what it does shows.
 

@@ -108,6 +108,29 @@ async def test_a_slot_too_short_for_the_devices_reports_is_refused_in_public_bef
     assert "round 1 is refused: its slot of 590 ms is too short for this device" in caplog.text
 
 
+async def test_rounds_of_two_studies_are_answered_one_after_the_other_whatever_one_evaluates(
+    collector: Collector, channel: grpc.aio.Channel
+) -> None:
+    class InTurn(InProcessEvaluator):
+        def __init__(self) -> None:
+            super().__init__(Always(1.0))
+            self.turn = anyio.Lock()  # as what evaluates on a person's device has one
+
+    evaluator, watchers = InTurn(), [Seen(), Seen()]
+    await collector.open_round(asking(1, answer_after_ms=200).definition)
+
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            for seen in watchers:
+                device = a_device(Always(1.0))
+                tasks.start_soon(
+                    partial(visit, device, channel, last_round=1, evaluator=evaluator, watcher=seen)
+                )
+
+    first, second = sorted(seen.sent_at[1] for seen in watchers)
+    assert second - first >= 0.2
+
+
 async def test_a_device_never_waits_for_the_slow_sources_of_others(
     collector: Collector, channel: grpc.aio.Channel
 ) -> None:
