@@ -122,19 +122,26 @@ def select_numbers(
         limits: as in `guard`.
 
     Raises:
-        DataError: there is no row, or too many, or something that is no finite number.
+        DataError: there is no row, or too many, or something that is no finite number; or it took too long.
         sqlite3.Error, sqlite3.Warning, ValueError: SQLite refuses.
     """
     bound = {name: _bound(value) for name, value in parameters.items()}
     numbers: list[float] = []
-    with closing(connection.execute(sql, bound)) as cursor:
-        for count, row in enumerate(cursor, start=1):
-            if count > limits.most_rows or len(numbers) + len(row) > limits.most_numbers:
-                raise DataError(
-                    f"the query gives more than {limits.most_rows} rows, or than "
-                    f"{limits.most_numbers} numbers"
-                )
-            numbers += map(_number, row)  # one by one: texts are never gathered
+    try:
+        with closing(connection.execute(sql, bound)) as cursor:
+            for count, row in enumerate(cursor, start=1):
+                if count > limits.most_rows or len(numbers) + len(row) > limits.most_numbers:
+                    raise DataError(
+                        f"the query gives more than {limits.most_rows} rows, or than "
+                        f"{limits.most_numbers} numbers"
+                    )
+                numbers += map(_number, row)  # one by one: texts are never gathered
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        raise DataError(
+            f"the query took longer than time_limit_s ({limits.time_limit_s:g} s)"
+        ) from None
     if not numbers:
         raise DataError("the query gives no row")
     return np.array([numbers], dtype=np.float64)

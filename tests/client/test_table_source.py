@@ -205,6 +205,14 @@ def test_hostile_data_and_expensive_queries_are_answered_with_cover_in_time(
     assert [path.name for path in database.parent.iterdir()] == [database.name]
 
 
+def test_a_query_that_takes_too_long_is_noted_by_the_limit_that_ended_it(database: Path) -> None:
+    source = TableSource(database, {"x": "SELECT count(*) FROM bomb"}, limits=LIMITS)
+    notes: list[str] = []
+
+    assert evaluate_query(linear(), source, noted=notes.append) is None
+    assert notes == ["DataError: the query took longer than time_limit_s (0.05 s)"]
+
+
 def test_every_statement_that_was_refused_at_load_is_also_refused_by_the_database(
     database: Path,
 ) -> None:
