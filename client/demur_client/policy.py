@@ -5,6 +5,7 @@ is public about studies, never on data or on what is left of a budget: every dev
 which agreed to the same studies, refuses for the same reason.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -127,6 +128,8 @@ class OwnerPolicy:
             ("mechanisms", MECHANISMS),
             ("questions", tuple(QUESTIONS)),
         ):
+            if not getattr(self, name):
+                raise ParameterError(name, [], f"at least one of {', '.join(known)}")
             for each in getattr(self, name):
                 if each not in known:
                     raise ParameterError(name, each, f"some of {', '.join(known)}")
@@ -139,8 +142,9 @@ class OwnerPolicy:
             )
         if not isinstance(self.largest_delta, float) or not 1e-300 <= self.largest_delta < 1:
             raise ParameterError("largest_delta", self.largest_delta, "at least 1e-300, below 1")
-        if self.smallest_sigma != 0 or isinstance(self.smallest_sigma, bool):
-            check_positive("smallest_sigma", self.smallest_sigma)
+        number = type(self.smallest_sigma) in (int, float)
+        if not (number and 0 <= self.smallest_sigma <= sys.float_info.max):
+            raise ParameterError("smallest_sigma", self.smallest_sigma, "a finite number >= 0")
         check_integer("smallest_cohort", self.smallest_cohort, 1, (1 << 31) - 1)
         check_integer("shortest_slot_ms", self.shortest_slot_ms, 0, 86_400_000)
         if not isinstance(self.fill_processor, bool):

@@ -120,6 +120,8 @@ def load_policy(path: Path) -> tuple[OwnerPolicy, SourceConfig]:
         _check_keys(source, (*PLACES, *LIMITS), "source.")
         _check_keys(ledger, LEDGER, "ledger.")
         policy = OwnerPolicy(**{key: _value(key, value) for key, value in table.items()})
+        if not policy.shortest_slot_ms:
+            raise ParameterError("shortest_slot_ms", 0, "at least 1")
         for name in PLACES:
             if name in source:
                 check_text(f"source.{name}", source[name], longest=LONGEST_PATH)
