@@ -22,8 +22,9 @@ def told(question: str, release: Release, *, histogram: bool) -> str:
     where = f"round {release.number}, {release.reports:,} reports"
     if not release.estimate.size:
         return f"{question}: withheld, {WHY[release.withheld]} ({where})"
+    one = histogram and release.estimate.size == 1  # category: 1 is yes
     shown = [
-        f"{f'category {at}: ' if histogram else ''}{value:,.6g}{_around(release, at)}"
+        f"{('yes: ' if one else f'category {at}: ') if histogram else ''}{value:,.6g}{_around(release, at)}"
         for at, value in enumerate(release.estimate[:LONGEST_SHOWN].tolist())
     ]
     if len(release.estimate) > LONGEST_SHOWN:
@@ -32,12 +33,13 @@ def told(question: str, release: Release, *, histogram: bool) -> str:
     told = f"{question}:{separator}{separator.join(shown)}\n"
     if not release.has_interval:
         return f"{told}{WITHOUT[release.estimand]}; {where}\n{release.guarantee}"
-    what = (
-        "number of people in each, of those whose devices could afford the answer"
-        if histogram
-        else "sum over the people of what their devices could afford to tell"
+    what = "number of people in each, of those" if histogram else "sum over the people"
+    if one:
+        what = "number of people whose answer is yes, of those"
+    return (
+        f"{told}{release.confidence:.0%} interval for {release.estimand.told}: the {what} whose devices "
+        f"could still pay; {where}\n{release.guarantee}"
     )
-    return f"{told}{release.confidence:.0%} interval for the {what}; {where}\n{release.guarantee}"
 
 
 def _around(release: Release, at: int) -> str:

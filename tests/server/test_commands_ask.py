@@ -111,7 +111,9 @@ async def test_a_question_makes_its_study_and_the_next_one_goes_on_with_it(
 
     assert (status, again, err) == (0, 0, "")
     assert out.startswith("active period=3: 1.5 ± ")
-    assert "95% interval for the sum over the people of what their devices could afford" in out
+    assert (
+        "95% interval for S_active: the sum over the people whose devices could still pay;" in out
+    )
     assert "round 1, 2 reports" in out
     assert "(1, 1e-06)-differential privacy" in out
     assert "zero-out" in out
@@ -189,7 +191,7 @@ async def test_a_histogram_makes_its_study_and_is_counted_by_category(
     assert out.splitlines()[0] == "app period=3:"
     shown = [line.split(":")[0].strip() for line in out.splitlines()[1:5]]
     assert shown == [f"category {at}" for at in range(4)]
-    assert "95% interval for the number of people in each, of those whose devices could" in out
+    assert "95% interval for S_active: the number of people in each, of those whose devices " in out
     assert "(8, 1e-06)-differential privacy" in out
     release = json.loads(as_json)
     assert (release["round"], release["reports"], len(release["estimate"])) == (2, 2, 4)

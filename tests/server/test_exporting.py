@@ -9,6 +9,7 @@ import numpy as np
 from demur_proto.arrays import fixed_floats, fixed_integers
 from demur_proto.release import Estimand, Release, Withheld
 from demur_server.exporting import LINES, csv_pieces, release_csv, release_table
+from demur_server.telling import told
 
 RELEASE = Release(
     study_hash=bytes(32),
@@ -73,6 +74,25 @@ def test_intervals_with_ends_of_their_own_have_no_half_width() -> None:
     ]
     assert (table["half_width"], table["low"], table["high"]) == ([], [0.0, 4.0], [2.0, 13.0])
     assert release_table(RELEASE)["low"] == RELEASE.low.tolist()
+
+
+def test_a_histogram_of_one_category_is_told_as_a_count_of_yes() -> None:
+    count = replace(
+        RELEASE,
+        sums=np.array([3]),
+        estimate=np.array([8.0]),
+        half_width=fixed_floats([]),
+        low_end=np.array([4.0]),
+        high_end=np.array([13.0]),
+    )
+
+    lines = told("rode", count, histogram=True).splitlines()
+
+    assert lines[0] == "rode: yes: 8 (4 to 13)"
+    assert (
+        "interval for S_active: the number of people whose answer is yes, of those whose"
+        in lines[1]
+    )
 
 
 def test_a_release_without_an_interval_says_what_it_is_unbiased_for() -> None:
