@@ -142,7 +142,7 @@ def agent_of(ledger: Ledger, evaluator: DeployedEvaluator, *, policy: OwnerPolic
 
     Raises:
         ParameterError: the policy accepts rounds without a slot, which show how long a value took.
-        StateError: it is not enrolled.
+        StateError: it is not enrolled, or its ledger could not be read and the identity is lost.
     """
     if not policy.shortest_slot_ms:
         raise ParameterError(
@@ -152,6 +152,11 @@ def agent_of(ledger: Ledger, evaluator: DeployedEvaluator, *, policy: OwnerPolic
         )
     identity = ledger.identity
     if identity is None or identity.credential is None:
+        if ledger.doubt:
+            raise StateError(
+                f"{ledger.doubt}, and no identity could be saved from it: the device is not enrolled any "
+                "more. demur device enrol does that anew; every budget stays spent"
+            )
         raise StateError("the device is not enrolled; do that first: demur device enrol")
     return Agent(
         ledger,

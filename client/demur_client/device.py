@@ -148,7 +148,7 @@ class Device:
             value: what `evaluate` gave; None, or another shape, for a cover report, or for no
                 change in a running count. Whatever it is, a round that an earlier process began is
                 answered so, for nothing; and a halt count with what the ledger knows.
-            note: what went wrong in `evaluate`, for the owner's eyes. Secret.
+            note: what went wrong in `evaluate`, for the owner's eyes; beside a value, what is wrong with it. Secret.
 
         Raises:
             ParameterError: the round belongs to another study or does not fit this one, another

@@ -26,7 +26,9 @@ STATUS = "Say what is public: where the device is enrolled, in which studies it 
 EXPLAIN = """\
 Show the owner what was asked, what it cost, what is left and what went wrong with the data. Nobody
 else should see it."""
-TRY = "Show the owner the value of a feature, or why there is none. Nothing is sent or charged."
+TRY = """\
+Show the owner the value of a feature, or why there is none. Nothing is sent or charged. The limits of
+[source] hold; those of an evaluation (evaluation_memory_mib and so on, and the slot) do not."""
 FORGET = """\
 Erase what is remembered of a study, or of all of them and of the collector. What was left of a
 budget counts as spent, for ever."""
@@ -195,6 +197,7 @@ def run_status(options: argparse.Namespace) -> int:
             }
             for study in ledger.studies()
         ],
+        "doubt": ledger.doubt or None,
         "control_refusal": ledger.control_refusal or None,
     }
     _say(options, fields, explain.status_text(fields))
@@ -214,12 +217,14 @@ def run_explain(options: argparse.Namespace) -> int:
         print("\n\n".join(explain.explain_text(ledger, study) for study in chosen))
     else:
         print("it takes part in no study")
+        if ledger.doubt:
+            print(explain.doubt_text(ledger.doubt))
     return 0
 
 
 def run_try(options: argparse.Namespace) -> int:
     """Run `demur device try`."""
-    from demur_client.explain import feature_text
+    from demur_client.explain import feature_text, number_text
     from demur_proto.errors import DataError
     from demur_proto.round import Feature
 
@@ -234,7 +239,7 @@ def run_try(options: argparse.Namespace) -> int:
     _say(
         options,
         {"feature": feature.name, "value": numbers},
-        f"{feature_text(feature)} = {', '.join(f'{number:g}' for number in numbers)}",
+        f"{feature_text(feature)} = {', '.join(map(number_text, numbers))}",
     )
     return 0
 

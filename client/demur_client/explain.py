@@ -74,6 +74,9 @@ def question(query: Query) -> str:
     >>> question(Histogram(feature=Feature(name="app"), categories=8, mechanism=Randomiser.KRR,
     ...                    epsilon=1.0))
     'which of 8 categories is app, by krr, epsilon 1'
+    >>> question(Histogram(feature=Feature(name="rode"), categories=1, mechanism=Randomiser.KRR,
+    ...                    epsilon=1.0))
+    'whether rode, by krr, epsilon 1'
     """
     if isinstance(query, ModelQuery):
         wanted = "gradient" if isinstance(query, Gradient) else "share of errors"
@@ -85,10 +88,12 @@ def question(query: Query) -> str:
         )
     names = ", ".join(map(feature_text, query.features))
     if isinstance(query, Histogram):
-        return (
-            f"which of {query.categories} categories is {names}, by {query.mechanism}, "
-            f"epsilon {query.epsilon:g}"
+        asked = (
+            f"whether {names}"
+            if query.categories == 1
+            else f"which of {query.categories} categories is {names}"
         )
+        return f"{asked}, by {query.mechanism}, epsilon {query.epsilon:g}"
     if isinstance(query, Prefix):
         return f"changes of {names}, from 0 to {query.bound}, {_position(query)}"
     if query.weights is not None:
@@ -104,11 +109,22 @@ def _position(query: CountingQuery) -> str:
 def feature_text(feature: Feature) -> str:
     """A feature with its parameters.
 
-    >>> feature_text(Feature(name="active", parameters={"period": 3}))
-    'active(period=3)'
+    >>> feature_text(Feature(name="active", parameters={"day": 20240101}))
+    'active(day=20240101)'
     """
-    parameters = ", ".join(f"{name}={value:g}" for name, value in feature.parameters.items())
+    parameters = ", ".join(
+        f"{name}={number_text(value)}" for name, value in feature.parameters.items()
+    )
     return f"{feature.name}({parameters})" if parameters else feature.name
+
+
+def number_text(value: float) -> str:
+    """A number for people, all digits of an integer.
+
+    >>> number_text(6_000_000.0), number_text(0.1 + 0.2)
+    ('6000000', '0.3')
+    """
+    return f"{value:.15g}"
 
 
 def explain_text(ledger: Ledger, study: Defined[Study]) -> str:
@@ -126,10 +142,13 @@ def explain_text(ledger: Ledger, study: Defined[Study]) -> str:
     left = ledger.remaining_units(study.hash) / value.budget_units
     lines.append(f"{_held(held)}left: {_down(left)} of the budget")
     if ledger.doubt:
-        lines.append(
-            f"the ledger cannot be relied on, so all of it counts as spent: {ledger.doubt}"
-        )
+        lines.append(doubt_text(ledger.doubt))
     return "\n".join(lines)
+
+
+def doubt_text(doubt: str) -> str:
+    """Why nothing is left of any budget, for people."""
+    return f"the ledger cannot be relied on, so every budget counts as spent: {doubt}"
 
 
 def explain_fields(ledger: Ledger, study: Defined[Study]) -> Mapping[str, Any]:
@@ -195,7 +214,7 @@ def _answer(row: Answered) -> str:
     if row.change is not None:
         return _told(row)
     if row.note:
-        return f"cover: {row.note}"
+        return f"{'answered' if row.given and not row.covered else 'cover'}: {row.note}"
     if row.given and row.covered and not row.shrunk:
         return "cover: the data gave no value that fits the question, its clip and its grid"
     if not row.given:
@@ -254,6 +273,8 @@ def status_text(fields: Mapping[str, Any]) -> str:
         )
     if not fields["studies"]:
         lines.append("it takes part in no study yet")
+    if fields["doubt"]:
+        lines.append(doubt_text(fields["doubt"]))
     if fields["control_refusal"]:
         lines.append(f"it answers no control questions: {fields['control_refusal']}")
     return "\n".join(lines)

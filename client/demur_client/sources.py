@@ -1,5 +1,6 @@
 """Where a device's answers come from: its owner's own data."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_proto.gradients import dimension_of, person_error_share, person_gradient
+from demur_proto.mechanisms.symbols import categories_of, encode_categories
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import (
     Feature,
@@ -28,7 +30,8 @@ class DataSource(Protocol):
     def evaluate(self, feature: Feature) -> Values:
         """The feature's value for this person: shape [1, d], data units; or [1, 1], a category.
 
-        A plain number will do for one coordinate. Whoever has no category gives −1 or NaN. Whatever
+        A plain number will do for one coordinate. Whoever has no category gives −1 or NaN; with one
+        category 1 is yes, and 0 or none is no. Whatever
         this raises is treated like a value: the device answers with a cover report, and nobody
         else can tell. So a mistake in it is seen by calling it, not by asking the device.
         """
@@ -88,7 +91,7 @@ def evaluate_round(
         query: of the round; one that asks for data, so no `HaltCount`.
         model: the one that it names, checked against it; None where it names none.
         source: its owner's data.
-        noted: as in `evaluate_query`.
+        noted: as in `evaluate_query`, and of a number that is no category, which is told as none.
 
     Raises:
         ParameterError: the query asks for no data, or names a model and there is none.
@@ -96,7 +99,10 @@ def evaluate_round(
     if isinstance(query, HaltCount):
         raise ParameterError("query", "a halt count", "one that asks for the owner's data")
     if not isinstance(query, ModelQuery):
-        return evaluate_query(query, source, noted=noted)
+        value = evaluate_query(query, source, noted=noted)
+        if isinstance(query, Histogram) and value is not None and noted is not None:
+            _note_category(value, query.categories, noted)
+        return value
     if model is None:
         raise ParameterError("model", model, "the one that the round names")
     if isinstance(query, Gradient):
@@ -176,6 +182,20 @@ def _or_none(evaluate: Callable[[], Values], *, length: int, noted: Noted | None
     if noted is not None:
         noted(f"the data source gave {value.size} numbers, and {length} were asked for")
     return None
+
+
+def _note_category(value: Values, categories: int, noted: Noted) -> None:
+    """Say that a number names no category: it is told as none, like −1 and NaN, which mean that."""
+    symbols, _ = encode_categories(
+        categories_of(value, categories=categories), categories=categories
+    )
+    [number] = value.ravel().tolist()
+    if symbols[0, 0] or math.isnan(number) or number == -1 or (categories == 1 and number == 0):
+        return
+    if categories == 1:
+        noted(f"{number:.15g} is neither 1 (yes) nor 0 (no): told as no")
+    else:
+        noted(f"{number:.15g} is no category of {categories}: told as none")
 
 
 def _note(noted: Noted | None, error: BaseException) -> None:

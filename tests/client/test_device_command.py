@@ -45,6 +45,7 @@ database = "../data.sqlite"
 [features]
 active = "SELECT count(*) > 0 FROM visits WHERE day = :period"
 broken = "SELECT absent FROM visits"
+large = "SELECT 6000000"
 """
 
 
@@ -210,6 +211,7 @@ def test_try_shows_the_owner_a_value_or_why_there_is_none(home: Path, demur: Dem
 
     assert value == {"feature": "active", "value": [1.0]}
     assert demur("try", "active", "period=4").out == "active(period=4) = 0\n"
+    assert demur("try", "large").out == "large = 6000000\n"
     assert (broken.code, broken.out) == (1, "")
     assert broken.err == (
         "demur: error: broken is answered with cover: OperationalError: no such column: absent\n"
@@ -289,6 +291,24 @@ def test_status_says_that_a_device_answers_no_control_questions_and_not_what_was
 
     assert refusal == "a lifetime cap does not hold all that its studies have declared"
     assert demur("status").out.endswith(f"it answers no control questions: {refusal}\n")
+
+
+def test_a_ledger_that_was_damaged_is_said_to_be_so_where_nothing_could_be_saved(
+    home: Path, demur: Demur
+) -> None:
+    (home / "demur-device" / "ledger.sqlite").write_bytes(b"no database" * 1000)
+
+    ran = demur("run", fails=True)
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "error: the ledger was damaged, and no identity could be saved from it" in ran.err
+    assert "demur device enrol" in ran.err
+    why = (
+        "the ledger cannot be relied on, so every budget counts as spent: the ledger was damaged\n"
+    )
+    assert demur("explain").out == f"it takes part in no study\n{why}"
+    assert why in demur("status").out
+    assert json.loads(demur("status", "--json").out)["doubt"] == "the ledger was damaged"
 
 
 def test_a_policy_with_a_mistake_keeps_the_device_from_running(home: Path, demur: Demur) -> None:

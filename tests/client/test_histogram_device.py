@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from demur_client.device import Device
+from demur_client.explain import explain_text
 from demur_proto.arrays import Values
 from demur_proto.asking import next_histogram, next_round
 from demur_proto.definition import Defined, define_round, define_study
@@ -53,13 +54,14 @@ def ask(
     mechanism: Randomiser = Randomiser.KRR,
     epsilon: float = PLAIN,
     of: Defined[Study] = STUDY,
+    categories: int = CATEGORIES,
 ) -> Defined[Round]:
     return define_round(
         next_histogram(
             of,
             Feature(name="f"),
             number=number,
-            categories=CATEGORIES,
+            categories=categories,
             mechanism=mechanism,
             epsilon=epsilon,
         )
@@ -296,3 +298,34 @@ def test_a_device_shows_neither_its_category_nor_its_budget(
     assert repr(device) == "Device(study='plain', secret)"
     assert repr(device.ledger) == "MemoryLedger(secret)"
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("categories", "value", "said"),
+    [
+        (4, 0.0, ""),
+        (4, 3.0, ""),
+        (4, -1.0, ""),
+        (4, math.nan, ""),
+        (4, 9.0, ": 9 is no category of 4: told as none"),
+        (4, 0.5, ": 0.5 is no category of 4: told as none"),
+        (4, -math.inf, ": -inf is no category of 4: told as none"),
+        (1, 1.0, ""),
+        (1, 0.0, ""),
+        (1, -1.0, ""),
+        (1, math.nan, ""),
+        (1, 2.0, ": 2 is neither 1 (yes) nor 0 (no): told as no"),
+        (1, 0.5, ": 0.5 is neither 1 (yes) nor 0 (no): told as no"),
+    ],
+)
+def test_the_owner_reads_of_a_number_that_names_no_category_and_the_answer_stays_an_answer(
+    categories: int, value: float, said: str
+) -> None:
+    asked = ask(1, categories=categories)
+    device = Device(STUDY, Owner(np.array([[value]])))
+    notes: list[str] = []
+
+    device.report(asked, device.evaluate(asked, noted=notes.append), note="".join(notes))
+
+    assert not device.ever_covered
+    assert f"    answered{said}; cost " in explain_text(device.ledger, STUDY)
