@@ -264,7 +264,8 @@ if not os.fork():
         while os.getppid() == parent:
             time.sleep(0.001)
         end = time.monotonic() + 60
-        zygote._supervise(lambda: time.sleep(60), board, EvaluationLimits(), end, end, end, parent)
+        work, limits = (lambda: time.sleep(60)), EvaluationLimits()
+        zygote._supervise(work, board, limits, end, end, end, zygote=parent)
     os._exit(0)
 """
 
