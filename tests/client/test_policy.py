@@ -157,7 +157,6 @@ def test_a_policy_knows_every_kind_of_question() -> None:
         ({"questions": ("histogram", "prefix")}, ROUND, "questions"),
         ({"questions": ("linear",)}, histogram(1.0), "questions"),
         ({"questions": ("linear",)}, COUNT, "questions"),
-        ({"questions": ("histogram",)}, ROUND, "questions"),
         ({"smallest_sigma": 1e6}, COUNT, "smallest_sigma"),
     ],
 )
