@@ -254,7 +254,6 @@ GONE = """
 import os, signal, time
 from demur_client.evaluator import zygote
 from demur_client.evaluator.board import Board
-from demur_client.evaluator.limits import EvaluationLimits
 
 signal.pthread_sigmask(signal.SIG_BLOCK, [zygote._PARENT_GONE])
 board, _ = Board.made(length=1)
@@ -264,8 +263,10 @@ if not os.fork():
         while os.getppid() == parent:
             time.sleep(0.001)
         end = time.monotonic() + 60
-        work, limits = (lambda: time.sleep(60)), EvaluationLimits()
-        zygote._supervise(work, board, limits, end, end, end, zygote=parent)
+        evaluation = os.fork()
+        if not evaluation:
+            time.sleep(60)
+        zygote._supervise(evaluation, board, end, end, end, zygote=parent)
     os._exit(0)
 """
 

@@ -296,7 +296,7 @@ def main() -> None:
     with made as evaluator:
         found = anyio.run(evaluate, evaluator, behaviours or NAMES)
         deadline = time.monotonic() + 5.0  # supervisors end after the acknowledgement
-        while len(descendants()) > 3 and time.monotonic() < deadline:
+        while len(descendants()) > 4 and time.monotonic() < deadline:
             time.sleep(0.01)
         kept = len(descendants())
     print(json.dumps({"found": found, "kept": kept, "left": len(descendants())}))

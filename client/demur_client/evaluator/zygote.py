@@ -4,7 +4,7 @@
 |---|---|---|
 | keeper | as long as the device | forks the zygote, and another one should that be killed |
 | zygote | as long | keeps what takes time to load, prepares models, has a supervisor ready for the next round |
-| supervisor | one round | forks the evaluation, ends it at a public time with all that it left behind, keeps the processor busy until the report is acknowledged |
+| supervisor | one round | has a process ready for the evaluation, ends it at a public time with all that it left behind, keeps the processor busy until the report is acknowledged |
 | evaluation | to the end of its slot at most | looks at the owner's data, at the lowest priority and within limits |
 
 The device writes one order for each round and then looks, at a public time, at a piece of shared memory. It waits for
@@ -14,13 +14,13 @@ none of them: neither how an evaluation ends nor how long its end takes has any 
 import fcntl
 import gc
 import os
+import select
 import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -43,6 +43,7 @@ NUMBER = struct.Struct("<Q")  #: in front of an answer: of the order
 KEPT = 2  #: models that were prepared: this round's and the last one's
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0  #: before another zygote; it doubles
 BETWEEN_LOOKS_S = 0.05  #: for a visit that has ended before its report was made
+UNDISTURBED_S = 0.05  #: after an order, before the next supervisor is made ready
 AFTER_S = 0.01  #: for which the processor is kept busy after the acknowledgement
 LONGEST_ANSWER = 1000  #: bytes of why a model cannot be prepared
 
@@ -101,24 +102,25 @@ def _be_zygote(
     square @ square  # the first product maps memory that no limit is to count
     del square
     _settle()
-    content = b""  # of the last order: the next one touches the same memory
+    last = (b"", 0)  # definitions of the last order, and how much of them is the study
     spare: socket.socket | None = None
     while True:
         with suppress(OSError):  # no process or memory for it now: the next round gets cover
             if spare is None:
-                supervisor, spare = _spare(channel, content, models, source, limits, zygote)
+                select.select([channel], [], [], UNDISTURBED_S)
+                supervisor, spare = _spare(channel, last, models, source, limits, zygote)
                 supervisors.add(supervisor)
         message, handles, _, _ = socket.recv_fds(channel, ORDER.size, 2)
         if not message:
             os._exit(0)  # the device is gone
-        what, _, number, *_ = ORDER.unpack(message)
+        what, _, number, study_bytes, *_ = ORDER.unpack(message)
         supervisors = _only(supervisors)
         try:
             if what == PREPARE:
                 channel.send(NUMBER.pack(number) + _prepared(models, _content(handles[0])))
             elif spare is not None:
-                content = _content(handles[1])
                 socket.send_fds(spare, [message], handles)
+                last = _content(handles[1]), study_bytes
         except OSError:
             pass
         finally:
@@ -131,13 +133,13 @@ def _be_zygote(
 
 def _spare(
     channel: socket.socket,
-    content: bytes,
+    last: tuple[bytes, int],
     models: Mapping[bytes, DefinedModel],
     source: DataSource | ExampleSource,
     limits: EvaluationLimits,
     zygote: int,
 ) -> tuple[int, socket.socket]:
-    """A supervisor that is there before the next order for an evaluation, and where to send that.
+    """A supervisor that is there before the next order, with a process to evaluate it; and where to send that.
 
     Raises:
         OSError: there is no process for it.
@@ -158,18 +160,27 @@ def _spare(
         confine.follow_parent(zygote, _PARENT_GONE)
         confine.adopt_descendants()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with suppress(DemurError, ValueError):
-            _query(content, 0)
+        me, base_bytes = os.getpid(), confine.address_space()
+        to_evaluation, from_supervisor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        evaluation = os.fork()
+        if not evaluation:
+            to_evaluation.close()
+            theirs.close()
+            confine.follow_parent(me, signal.SIGKILL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [_PARENT_GONE])
+            confine.confine(limits, base_bytes=base_bytes)
+            _evaluate_one(from_supervisor, last, models, source)
+            os._exit(0)
+        from_supervisor.close()
         message, handles, _, _ = socket.recv_fds(theirs, ORDER.size, 2)
         if message:
-            _, length, _, study_bytes, *times = ORDER.unpack(message)
+            socket.send_fds(to_evaluation, [message], handles)
+            _, length, _, _, *times = ORDER.unpack(message)
             board = Board(handles[0], length=length)
-            query = _query(_content(handles[1]), study_bytes)
-            model = models[query.model_hash] if isinstance(query, ModelQuery) else None
-            work = partial(_evaluate, query, model, source, board)
             for handle in handles:
                 os.close(handle)
-            _supervise(work, board, limits, *times, zygote=zygote)
+            _supervise(evaluation, board, *times, zygote=zygote)
+        confine.kill(evaluation)
     finally:
         os._exit(0)
 
@@ -220,19 +231,39 @@ def _query(content: bytes, study_bytes: int) -> Query:
     return read_round(content[study_bytes:], study=study).value.query
 
 
-def _evaluate(
-    query: Query, model: DefinedModel | None, source: DataSource | ExampleSource, board: Board
+def _evaluate_one(
+    orders: socket.socket,
+    last: tuple[bytes, int],
+    models: Mapping[bytes, DefinedModel],
+    source: DataSource | ExampleSource,
 ) -> None:
-    """Look at the data and write the value: in a process of its own, and within its limits."""
+    """Wait for a round, look at the data and write the value: in a process of its own, and within its limits.
+
+    Args:
+        orders: where the round comes from; nothing comes where there is none.
+        last: definitions of an earlier round, which touch the memory that those of the next one will.
+        models: those that were prepared.
+        source: the data.
+    """
+    if last[0]:
+        _query(*last)
+    message, handles, _, _ = socket.recv_fds(orders, ORDER.size, 2)
+    if not message:
+        return
+    _, length, _, study_bytes, *_ = ORDER.unpack(message)
+    board = Board(handles[0], length=length)
+    query = _query(_content(handles[1]), study_bytes)
+    for each in (orders.detach(), *handles):
+        os.close(each)
+    model = models[query.model_hash] if isinstance(query, ModelQuery) else None
     notes: list[str] = []
     value = evaluate_round(query, model, source, noted=notes.append)
     board.put(value, "".join(notes))
 
 
 def _supervise(
-    evaluate: Callable[[], None],
+    evaluation: int,
     board: Board,
-    limits: EvaluationLimits,
     ended: float,
     fill_from: float,
     fill_to: float,
@@ -240,19 +271,12 @@ def _supervise(
     zygote: int,
 ) -> NoReturn:
     """See one evaluation through. Whatever goes wrong here, the sender does not notice."""
-    supervisor, base_bytes = os.getpid(), confine.address_space()
-    evaluation = os.fork()
-    if not evaluation:
-        confine.follow_parent(supervisor, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [_PARENT_GONE])
-        confine.confine(limits, base_bytes=base_bytes)
-        evaluate()
-        os._exit(0)
     fillers: list[int] = []
     try:
         if fill_from < ended:
             fillers = _fill(board, fill_from, fill_to, zygote)
         _sleep_until(ended, board, zygote)
+        confine.kill(evaluation)
     finally:
         _end_all(besides=fillers)
     if fill_from >= ended:
