@@ -9,7 +9,7 @@ from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.sources import DataSource, ExampleSource
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined
-from demur_proto.errors import UnsupportedError
+from demur_proto.errors import ParameterError, UnsupportedError
 from demur_proto.gradients import working_set
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
@@ -145,3 +145,14 @@ def check_working_set(model: DefinedModel, limits: EvaluationLimits) -> None:
             f"the model takes {-(-needed >> 20)} MiB to evaluate, whatever the data, above the limit of "
             f"{limits.memory_mib} MiB (evaluation_memory_mib)"
         )
+
+
+def required_slot(slot: Slot | None) -> Slot:
+    """The slot of a round, without which the time of its report would tell how long its value took.
+
+    Raises:
+        ParameterError: it has none.
+    """
+    if slot is None:
+        raise ParameterError("slot", "0 ms", "at least 1 ms on a device with its owner's data")
+    return slot

@@ -72,11 +72,6 @@ class Board:
             self._memory[VALUE:] = value.astype(DOUBLE).tobytes()
         self._memory[STATE] = FAILED if value is None else FOUND
 
-    @property
-    def over(self) -> bool:
-        """Whether the evaluation is done. Secret."""
-        return self._memory[STATE] != 0
-
     def content(self) -> bytes:
         """All that is on it. Secret."""
         return self._memory[:]

@@ -16,7 +16,7 @@ import anyio
 from anyio import to_thread
 
 from demur_client.device import Device
-from demur_client.evaluator.base import Evaluation, NoValue, Slot, check_working_set
+from demur_client.evaluator.base import Evaluation, NoValue, Slot, check_working_set, required_slot
 from demur_client.evaluator.board import Board, size_of, taken
 from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.sources import DataSource, ExampleSource, evaluate_round
@@ -108,8 +108,7 @@ class SpareEvaluator:
         Raises:
             ParameterError: there is no slot: then the time of a report would tell how long its value took.
         """
-        if slot is None:
-            raise ParameterError("slot", "0 ms", "at least 1 ms on a device with its owner's data")
+        required_slot(slot)
         waiting = self._spares.get(model.hash if model else b"")
         if not waiting:
             return NoValue("no evaluator was prepared")

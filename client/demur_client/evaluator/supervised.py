@@ -11,13 +11,13 @@ from typing import Self, final
 import anyio
 
 from demur_client.device import Device
-from demur_client.evaluator.base import Evaluation, NoValue, Slot, check_working_set
+from demur_client.evaluator.base import Evaluation, NoValue, Slot, check_working_set, required_slot
 from demur_client.evaluator.board import Board, anonymous_file, taken
 from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.sources import DataSource, ExampleSource
 from demur_proto.arrays import Values
 from demur_proto.definition import Defined
-from demur_proto.errors import ParameterError, StateError, UnsupportedError
+from demur_proto.errors import StateError, UnsupportedError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
 
@@ -131,8 +131,7 @@ class SupervisedEvaluator:
         Raises:
             ParameterError: there is no slot: then the time of a report would tell how long its value took.
         """
-        if slot is None:
-            raise ParameterError("slot", "0 ms", "at least 1 ms on a device with its owner's data")
+        slot = required_slot(slot)
         length = asked.value.query.value_length
         ended_s = min(slot.ended_s, slot.received_s + self._limits.wall_s)
         fill_from_s = max(slot.received_s + QUICK_S, slot.left_s - LONGEST_FILL_S)
