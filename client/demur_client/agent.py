@@ -1,6 +1,7 @@
 """The device loop: one visit to the collector."""
 
 import logging
+import time
 from typing import Protocol, final
 
 import anyio
@@ -13,9 +14,8 @@ from demur_client.evaluator.base import Evaluation, Evaluator
 from demur_client.ledger.base import Settled
 from demur_client.models import ModelCache
 from demur_client.policy import OwnerPolicy
-from demur_client.slots import check_slot, report_in_slot
+from demur_client.slots import Outgoing, check_slot, prepared, report_in_slot
 from demur_proto.calls import CALL_S, PEER, calling
-from demur_proto.chunks import report_messages
 from demur_proto.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import (
@@ -30,7 +30,6 @@ from demur_proto.models.definition import DefinedModel
 from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.v1.report_pb2 import Report
 from demur_proto.version import PROTOCOL_VERSION
 
 RETRY_S = 0.5  #: bound of the first pause before the same bytes are sent again after TRY_LATER
@@ -39,7 +38,9 @@ COUNTED = {report_pb2.DISPOSITION_ACCEPTED, report_pb2.DISPOSITION_DUPLICATE}
 
 logger = logging.getLogger(__name__)
 
-Call = grpc.aio.StreamStreamCall[collector_pb2.VisitRequest, collector_pb2.VisitResponse]
+VISIT = f"/{collector_pb2.DESCRIPTOR.services_by_name['Collector'].full_name}/Visit"  #: messages are given as bytes
+
+Call = grpc.aio.StreamStreamCall[bytes, collector_pb2.VisitResponse]
 
 
 class Watcher(Protocol):
@@ -99,8 +100,8 @@ async def visit(
     where it is too large for one message, in chunks whose number and sizes the round gives.
     A round without a slot is answered as soon as its value is computed, so the time of the report
     shows how long that took; a policy refuses it, unless the owner says otherwise. The model that a
-    round names is fetched first, whatever the device has and has spent; the slot begins when it is
-    there.
+    round names is fetched first, whatever the device has and has spent; then the slot begins, at the next
+    whole tenth of it since the round was received.
     A round that the policy refuses, that breaks the contract or that this version cannot do gets no
     answer, and the next one is waited for: ending the visit over it would bring it again at each one.
 
@@ -128,8 +129,9 @@ async def visit(
         studies = device.ledger.studies()
         agreed = [each.value for each in studies if each.hash != device.study.hash]
         policy.check_study(device.study, agreed=agreed)
-    stub = collector_pb2_grpc.CollectorStub(channel)
-    call = stub.Visit(metadata=metadata_of(credential))
+    call: Call = channel.stream_stream(
+        VISIT, response_deserializer=collector_pb2.VisitResponse.FromString
+    )(metadata=metadata_of(credential))
     visited = _Visit(device, call, evaluator, watcher=watcher, policy=policy)
     known = ModelCache() if models is None else models
     after_round = max(after_round, device.ledger.reached(device.study.hash))
@@ -146,7 +148,7 @@ async def visit(
 
     try:
         async with calling(PEER):
-            await send(call, collector_pb2.VisitRequest(hello=hello))
+            await send(call, collector_pb2.VisitRequest(hello=hello).SerializeToString())
             await visited.resend()
             while visited.pending or not last_round or after_round < last_round:
                 message = await call.read()
@@ -158,13 +160,14 @@ async def visit(
                 if kind == "welcome":
                     visited.welcome = True
                 elif kind == "opened_round":
+                    received_s = time.monotonic()
                     asked = visited.readable(message.opened_round.definition)
                     if asked is None:
                         continue
                     if visited.wants(asked):
                         try:
                             model = await model_for(asked)
-                            await visited.answer(asked, model)
+                            await visited.answer(asked, model, received_s=received_s)
                         except (UnsupportedError, WireError) as error:
                             logger.warning("a round is refused, for its model: %s", error)
                         except PolicyError as error:
@@ -194,7 +197,7 @@ class _Visit:
         policy: OwnerPolicy | None,
     ) -> None:
         self.welcome = False  #: the collector knows the study
-        self.pending: dict[bytes, tuple[int, Report]] = {}  #: by id, in the order of sending
+        self.pending: dict[bytes, tuple[int, Outgoing]] = {}  #: by id, in the order of sending
         self._device = device
         self._call = call
         self._watcher = watcher
@@ -209,7 +212,7 @@ class _Visit:
         for number in ledger.waiting(study_hash):
             sealed = ledger.sealed(study_hash, number)
             if sealed is not None and sealed.report is not None:
-                await self._send(number, sealed.report)
+                await self._send(number, Outgoing.of(sealed.report))
 
     def readable(self, definition: bytes) -> Defined[Round] | None:
         """The round, if it is one that this device may answer; else None, for public reasons."""
@@ -237,8 +240,15 @@ class _Visit:
             return False
         return True
 
-    async def answer(self, asked: Defined[Round], model: DefinedModel | None) -> None:
+    async def answer(
+        self, asked: Defined[Round], model: DefinedModel | None, *, received_s: float
+    ) -> None:
         """Send the report to a round in its slot, which begins when everything that is public is done.
+
+        Args:
+            asked: the round.
+            model: the one that it names; None where it names none.
+            received_s: when the round was received, by `time.monotonic`.
 
         Raises:
             PolicyError: its slot is too short for this device.
@@ -250,6 +260,8 @@ class _Visit:
             if self._policy is not None:
                 check_slot(self._device, asked, slot_ms=slot_ms)
             await self._evaluator.prepare(model)
+            if model is not None:
+                await prepared(received_s, slot_ms=slot_ms)
             report, evaluation = await report_in_slot(
                 self._device, asked, self._evaluator, model, slot_ms=slot_ms
             )
@@ -291,10 +303,10 @@ class _Visit:
             logger.warning("round %d: the collector does not know it", number)
             self._device.ledger.settle(report_id, Settled.EXPIRED)
 
-    async def _send(self, number: int, report: Report) -> None:
+    async def _send(self, number: int, report: Outgoing) -> None:
         self.pending.pop(report.report_id, None)
         self.pending[report.report_id] = number, report
-        for request in report_messages(report):
+        for message in report.messages:
             if self._watcher:
-                self._watcher.sent(number, size_bytes=request.ByteSize())
-            await send(self._call, request)
+                self._watcher.sent(number, size_bytes=len(message))
+            await send(self._call, message)

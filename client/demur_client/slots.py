@@ -2,11 +2,14 @@
 
 import math
 import time
+from dataclasses import dataclass
+from typing import Self, final
 
 import anyio
 
 from demur_client.device import Device
 from demur_client.evaluator.base import READY, Evaluation, Evaluator, NoValue, Slot
+from demur_proto.chunks import report_messages
 from demur_proto.definition import Defined
 from demur_proto.errors import PolicyError
 from demur_proto.models.definition import DefinedModel
@@ -14,6 +17,21 @@ from demur_proto.round import Round
 from demur_proto.v1.report_pb2 import Report
 
 ROUNDED_UP_S = 0.002  #: event loops round waits up to whole milliseconds, and wake late
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A report as it is sent: large ones take a while to write down, so that is done before the slot is over."""
+
+    report_id: bytes
+    messages: tuple[bytes, ...]  #: each a serialised `VisitRequest`
+
+    @classmethod
+    def of(cls, report: Report) -> Self:
+        """Written down."""
+        messages = (message.SerializeToString() for message in report_messages(report))
+        return cls(report_id=report.report_id, messages=tuple(messages))
 
 
 def check_slot(device: Device, asked: Defined[Round], *, slot_ms: int) -> None:
@@ -39,6 +57,21 @@ def check_slot(device: Device, asked: Defined[Round], *, slot_ms: int) -> None:
         )
 
 
+async def prepared(received_s: float, *, slot_ms: int) -> None:
+    """Wait until a whole number of tenths of the slot has passed since a round was received.
+
+    How long it takes to fetch and prepare a model depends a little on what the machine did before, and that may
+    have been an evaluation.
+
+    Args:
+        received_s: when the round was, by `time.monotonic`.
+        slot_ms: its slot; 0 for none, which waits for nothing.
+    """
+    if slot_ms:
+        tenth_s = slot_ms / 1000 / 10
+        await _until(received_s + tenth_s * math.ceil((time.monotonic() - received_s) / tenth_s))
+
+
 async def report_in_slot(
     device: Device,
     asked: Defined[Round],
@@ -46,8 +79,8 @@ async def report_in_slot(
     model: DefinedModel | None,
     *,
     slot_ms: int,
-) -> tuple[Report, Evaluation]:
-    """The report to a round, when its public slot has come.
+) -> tuple[Outgoing, Evaluation]:
+    """The report to a round, when its public slot has come, and all that is left to do is to write it.
 
     The ledger notes first that the round was begun: whatever then happens to this process, it is not
     evaluated again after a restart. The value is computed elsewhere, and what is not there when it is looked
@@ -81,14 +114,19 @@ async def report_in_slot(
             await _until(slot.ended_s)
             evaluation.end()
             await _until(slot.ready_s)
-        value, note = evaluation.taken()
-        report = device.report(asked, value, note=note)
+        report = _made(device, asked, evaluation)
         if slot:
             await _until(slot.left_s)
     except BaseException:  # the visit ended, for all to see: nobody waits for it any more
         evaluation.acknowledged()
         raise
     return report, evaluation
+
+
+def _made(device: Device, asked: Defined[Round], evaluation: Evaluation) -> Outgoing:
+    """The report, sealed. A value is forgotten here: letting go of a large one while it is sent could show."""
+    value, note = evaluation.taken()
+    return Outgoing.of(device.report(asked, value, note=note))
 
 
 async def _until(when: float) -> None:
