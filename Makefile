@@ -111,7 +111,10 @@ check-doctests: $(STAMP)
 
 check-tests: wheel
 	@echo '== tests: against the built wheel'
-	@DEMUR_WHEEL_SITE='$(WHEEL_SITE)' PYTHONPATH='$(WHEEL_SITE)' $(BIN)/pytest tests
+	@DEMUR_WHEEL_SITE='$(WHEEL_SITE)' PYTHONPATH='$(WHEEL_SITE)' $(BIN)/pytest tests \
+	    -m 'not long and not alone' --numprocesses logical --dist loadfile
+	@DEMUR_WHEEL_SITE='$(WHEEL_SITE)' PYTHONPATH='$(WHEEL_SITE)' $(BIN)/pytest tests \
+	    -m 'alone and not long'
 
 # Built anew each time (a second or two), so that no test ever runs against yesterday's code.
 wheel: $(STAMP)

@@ -20,6 +20,8 @@ from tests.test_readme import ROOT, Block, commands, read
 
 from demur_sim.cli import main
 
+pytestmark = pytest.mark.alone  # evaluations have the lowest priority
+
 PAGE = ROOT / "docs" / "device.md"
 PORT = "7001"  # on the page
 DEADLINE_S = 60.0

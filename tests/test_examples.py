@@ -151,6 +151,7 @@ def test_an_example_prints_the_same_at_both_fidelities(name: str, tmp_path: Path
     assert in_cohort == in_processes
 
 
+@pytest.mark.alone
 def test_device_py_enrols_and_answers_every_round_of_a_running_collector(tmp_path: Path) -> None:
     study = design_study(
         name="visits", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2, view=View.LOCAL
@@ -182,6 +183,7 @@ def test_device_py_enrols_and_answers_every_round_of_a_running_collector(tmp_pat
     assert again.stderr.count("\n") == 1
 
 
+@pytest.mark.alone
 def test_embed_py_answers_while_its_app_runs_and_remembers_when_it_starts_again(
     tmp_path: Path,
 ) -> None:

@@ -33,12 +33,14 @@ from demur_proto.study import View
 from demur_server.collector import Collector
 from demur_sim.in_process import InProcessEvaluator
 
+pytestmark = pytest.mark.alone
+
 
 async def test_slow_and_fast_devices_send_in_the_same_slot_and_what_is_late_is_cover(
     collector: Collector, channel: grpc.aio.Channel
 ) -> None:
-    slot_s = 0.4
-    takes = [0.0, 0.0, 0.2, 0.39, 0.8, 0.8]
+    slot_s = 1.0
+    takes = [0.0, 0.0, 0.5, 0.99, 2.0, 2.0]
     devices = [a_device(Always(1.0, takes_s=takes_s)) for takes_s in takes]
     budget = remaining(devices[0])
     watchers = [Seen() for _ in devices]

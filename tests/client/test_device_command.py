@@ -34,6 +34,8 @@ from demur_server.store.side_door import sqlite_door
 from demur_sim.cli import main
 from serve_kit import Server, serving
 
+pytestmark = pytest.mark.alone  # evaluations have the lowest priority
+
 DEADLINE_S = 30.0
 STUDY = design_study(
     name="visits", epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=1, view=View.LOCAL

@@ -139,7 +139,7 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=repr)
+@pytest.mark.parametrize("failure", FAILURES)
 def test_what_is_no_category_is_a_free_cover_report_of_the_same_size(failure: Any) -> None:
     device = Device(STUDY, Owner(failure, 2.0), noisy(), secret=SECRET)
 

@@ -32,7 +32,10 @@ from demur_server.store.memory import MemoryStore
 from kill_warden import KINDS, Plan, value_of
 from ledger_kit import quick_folder
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="devices are killed as on Linux")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(sys.platform != "linux", reason="devices are killed as on Linux"),
+]
 
 SLOT_MS = 200
 UNIT = 128  #: a value of 1 in grid steps

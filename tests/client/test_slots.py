@@ -5,6 +5,7 @@ from functools import partial
 
 import anyio
 import numpy as np
+import pytest
 
 from demur_client.device import Device
 from demur_client.slots import report_in_slot
@@ -16,6 +17,8 @@ from demur_proto.round import Feature
 from demur_proto.study import design_study
 from demur_sim.in_process import InProcessEvaluator
 from demur_sim.observer import Advantage
+
+pytestmark = pytest.mark.alone
 
 SLOT_MS = 100
 MAKING_S = 0.003  #: 150 devices need 450 ms, where 10 ms of the slot are left for it

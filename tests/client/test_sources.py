@@ -55,7 +55,6 @@ def test_any_shape_of_one_number_is_one_coordinate(answer: Any) -> None:
 @pytest.mark.parametrize(
     "answer",
     [None, "text", {}, object(), [], [1, 2, 3], [[1], [2, 3]], np.zeros((2, 2)), 1j, [None]],
-    ids=repr,
 )
 def test_what_is_not_the_right_number_of_numbers_is_a_failure_or_not_finite(answer: Any) -> None:
     value = evaluate_query(QUERY, Source(a=answer, b=[1, 2]))

@@ -16,6 +16,8 @@ from demur_sim.conformance.device_run import SCRIPTS, Trial, try_device
 from demur_sim.conformance.rules import COLLECTOR_RULES, DEVICE_RULES, Rule
 from demur_sim.conformance.verdicts import Verdict, Verdicts
 
+pytestmark = pytest.mark.alone  # evaluations have the lowest priority
+
 HERE = Path(__file__).parent
 MINIMAL = (sys.executable, str(HERE / "minimal_device.py"))
 PYTHON = (sys.executable, str(HERE / "python_device.py"))

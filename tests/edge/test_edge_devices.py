@@ -17,9 +17,10 @@ from edge_device import TRAPS
 from edge_kit import Finding, compare, judge, processors, shared_out, watch_devices, written
 from edge_observer import Watch
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="the kernel stamps what it receives"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(sys.platform != "linux", reason="the kernel stamps what it receives"),
+]
 
 SEED = 20261128
 DEVICES = (
