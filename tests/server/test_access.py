@@ -281,7 +281,7 @@ async def test_who_is_revoked_during_a_call_is_shown_out_of_it(
         await house.revoke(device)
         for name in ("gateway", "analyst"):
             await house.store.remove_credential(name)
-        with anyio.fail_after(3.0):  # it is noticed once a second
+        with anyio.fail_after(DEADLINE_S):  # it is noticed once a second
             while len(ended) < 3:  # noqa: ASYNC110  a test waits for other tasks' ends
                 await anyio.sleep(0.02)
 

@@ -239,8 +239,8 @@ def test_the_summary_says_of_each_how_far_off_it_is_and_whom_it_protects(saved: 
     assert "no differential privacy at all over 40 rounds" in found[-1]["guarantee"]["statement"]
 
 
-def test_a_person_reads_each_with_its_error_and_its_promise(tmp_path: Path) -> None:
-    text = report(whole(), tmp_path)
+def test_a_person_reads_each_with_its_error_and_its_promise() -> None:
+    text = report(whole(), Path("runs/x"))
 
     assert "unit one device, zero-out, view local" in text
     for words in (
