@@ -14,7 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: By the wheel's name, the packages that it holds.
-ROOMS = {"demur": ("proto", "client", "server", "sim"), "demur_device": ("proto", "client")}
+PACKAGES = {
+    "demur": ("demur_proto", "demur_client", "demur_server", "demur_sim", "demur_conformance"),
+    "demur_device": ("demur_proto", "demur_client"),
+}
+#: The folder in which a package is, where it is not named after it.
+HOMES = {"demur_conformance": "sim"}
 #: What it may take unpacked, bytes.
 LARGEST = {"demur": 3_500_000, "demur_device": 2_000_000}
 BELONGS = ("*.py", "demur_proto/v1/*_pb2*.pyi")
@@ -24,6 +29,7 @@ NEEDED = (
     "demur_client/py.typed",
     "demur_server/py.typed",
     "demur_sim/py.typed",
+    "demur_conformance/py.typed",
     "demur_proto/v1/*.proto",
     "demur_proto/v1/*_pb2.pyi",
     "demur_client/data/*.service",
@@ -52,17 +58,18 @@ def faults(wheel: Path) -> list[str]:
     """Everything that is wrong with the wheel, one line each."""
     distribution, version = wheel.name.split("-")[:2]
     info = f"{distribution}-{version}.dist-info"
-    rooms, licenses = ROOMS[distribution], LICENSES[distribution]
+    packages, licenses = PACKAGES[distribution], LICENSES[distribution]
     says = [
         f"License-Expression: {LICENSE[distribution]}",
         *(f"License-File: {name}" for name in licenses),
     ]
-    needed = [name for name in NEEDED if name.split("/")[0].removeprefix("demur_") in rooms]
+    needed = [name for name in NEEDED if name.split("/")[0] in packages]
     expected = {f"{info}/{name}" for name in METADATA}
     expected |= {f"{info}/licenses/{name}" for name in licenses}
-    for room in rooms:
-        for path in (ROOT / room / f"demur_{room}").rglob("*"):
-            name = path.relative_to(ROOT / room).as_posix()
+    for package in packages:
+        home = ROOT / HOMES.get(package, package.removeprefix("demur_"))
+        for path in (home / package).rglob("*"):
+            name = path.relative_to(home).as_posix()
             if path.is_file() and fits(name, BELONGS + NEEDED):
                 expected.add(name)
     with zipfile.ZipFile(wheel) as archive:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import grpc
 
-from demur_sim.children import Child
+from demur_sim.engine.children import Child
 
 ECHO = "/bare.Bare/Echo"  #: every message comes back
 ANSWER = "/bare.Bare/Answer"  #: every message is answered with an empty one

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from demur_client.budget import charge_units, decide
-from demur_client.charges import ApproxDpBudget, RenyiBudget, ZcdpBudget
-from demur_client.filters import Filter, RenyiFilter, spend_all
-from demur_proto import conversions
+from demur_client.budget.charges import ApproxDpBudget, RenyiBudget, ZcdpBudget
+from demur_client.budget.decide import charge_units, decide
+from demur_client.budget.filters import Filter, RenyiFilter, spend_all
+from demur_proto.accounting import conversions
+from demur_proto.accounting.conversions import renyi_budget, renyi_epsilon
 from demur_proto.arrays import Flags, Integers, Words
-from demur_proto.mechanisms.rounding import squared_norms
-from demur_proto.renyi_conversions import renyi_budget, renyi_epsilon
+from demur_proto.mechanisms.gaussian import squared_norms
 from demur_proto.study import Policy
 from figures import Figure, publish
 

@@ -44,16 +44,16 @@ import numpy as np
 from cases_floors import measure_disk
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.purse import Purse
 from demur_client.ledger.schema import DURABLE
+from demur_client.ledger.scope import Purse
 from demur_client.policy import OwnerPolicy
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, report_id
 from demur_proto.round import Feature, Round
 from demur_proto.study import View, design_study
 from demur_proto.v1.report_pb2 import Report
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study, report_id
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 from figures import OUT, Figure, publish
 

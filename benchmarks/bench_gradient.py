@@ -22,22 +22,23 @@ import anyio
 import grpc
 import numpy as np
 
-from demur_proto.definition import define_study
 from demur_proto.errors import StateError, UnsupportedError
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition
-from demur_proto.models.softmax import Softmax
 from demur_proto.study import Measure, Policy, Study, View, design_study
-from demur_sim import learners, opening_processes
-from demur_sim.children import Child
-from demur_sim.float_cohort import FloatCohort
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.portions import PORTION_WORDS
-from demur_sim.questions import Questions
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import define_study
+from demur_sim.engine import processes as opening_processes
+from demur_sim.engine.children import Child
+from demur_sim.engine.float_cohort import FloatCohort
+from demur_sim.engine.sampling import FastSampler
+from demur_sim.engine.session import Questions
+from demur_sim.engine.worker import work
+from demur_sim.people import labelled as learners
+from demur_sim.people.labelled import LabelledPeople
+from demur_sim.people.presence import PORTION_WORDS
 from demur_sim.scenario import Refusal
-from demur_sim.torch_loading import load_torch
-from demur_sim.torch_networks import TWO_CONVOLUTIONS, two_convolutions
-from demur_sim.worker_process import work
+from demur_sim.training.torch_models import load_torch
+from demur_sim.training.torch_networks import TWO_CONVOLUTIONS, two_convolutions
 from figures import Figure, publish
 
 WIDE = Softmax(inputs=2600, classes=10)  #: as many parameters as the network of two convolutions

@@ -15,16 +15,16 @@ import anyio
 import numpy as np
 
 from demur_proto.round import Feature
-from demur_proto.segments import Segment
-from demur_sim.bunches import Bunch
-from demur_sim.cohort_session import CohortSession
-from demur_sim.populations import Population
-from demur_sim.portions import BLOCK
-from demur_sim.sampling import FastSampler, Noise
+from demur_proto.running.segments import Segment
+from demur_sim.engine.cohort_session import CohortSession
+from demur_sim.engine.running_counts import Bunch
+from demur_sim.engine.sampling import FastSampler, Noise
+from demur_sim.engine.simulation import deal, open_session
+from demur_sim.people.opening import population_of
+from demur_sim.people.populations import Population
+from demur_sim.people.presence import BLOCK
+from demur_sim.people.states import States
 from demur_sim.scenario import Scenario, load_scenario
-from demur_sim.scenario_people import population_of
-from demur_sim.simulation import deal, open_session
-from demur_sim.states import States
 from figures import Figure, publish
 
 SECONDS = 90.0  #: what the whole scenario may take on two cores

@@ -13,8 +13,8 @@ import anyio
 import grpc
 import numpy as np
 
-from demur_client.budget import charge_units, decide
-from demur_sim.children import Child
+from demur_client.budget.decide import charge_units, decide
+from demur_sim.engine.children import Child
 from figures import Figure, publish
 
 ROUNDS, DEVICES = 546, 23_570

@@ -11,14 +11,14 @@ import numpy as np
 
 from bench_core import cpu_seconds
 from demur_proto.arrays import Bits, Words
-from demur_proto.bits import BitSource, SystemBits
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.hadamard import HadamardResponse
 from demur_proto.mechanisms.local_hashing import LocalHashing
 from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse
 from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import UnaryEncoding
-from demur_sim.sampling import FastSampler
+from demur_proto.samplers.base import BitSource, SystemBits
+from demur_sim.engine.sampling import FastSampler
 from figures import Figure
 
 PEOPLE = 1 << 20

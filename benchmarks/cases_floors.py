@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 from demur_server.store.durable import DurableStore
-from demur_server.store.packing import RECORD_BYTES
+from demur_server.store.link import RECORD_BYTES
 from demur_server.store.postgres import COUNT_REPORTS, SETTINGS, PostgresDatabase
 from demur_server.store.sqlite import (
     INSERT_COMMIT,

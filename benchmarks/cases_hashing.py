@@ -8,7 +8,7 @@ import numpy as np
 
 from bench_core import cpu_seconds
 from demur_proto.mechanisms.local_hashing import LocalHashing
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 from figures import Figure
 
 PEOPLE = 1 << 17

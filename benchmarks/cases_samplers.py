@@ -11,13 +11,12 @@ import numpy as np
 
 from bench_core import cpu_seconds
 from demur_proto.arrays import Integers
-from demur_proto.bits import BitSource, SystemBits
-from demur_proto.samplers.discrete_gaussian import DiscreteGaussianSampler
-from demur_proto.samplers.discrete_laplace import DiscreteLaplaceSampler
+from demur_proto.samplers.base import BitSource, SystemBits
 from demur_proto.samplers.exact import ExactSampler
-from demur_proto.samplers.rounded_gaussian import RoundedGaussianSampler
+from demur_proto.samplers.gaussian import DiscreteGaussianSampler, RoundedGaussianSampler
+from demur_proto.samplers.laplace import DiscreteLaplaceSampler
 from demur_proto.samplers.table import Table
-from demur_sim.sampling import FastSampler, SeededBits
+from demur_sim.engine.sampling import FastSampler, SeededBits
 from figures import Figure, publish
 
 COUNT = 1 << 20  #: values of a draw

@@ -18,12 +18,11 @@ import anyio
 import grpc
 import psycopg
 
-from demur_proto.credentials import NamedSecret, metadata_of, read_credential
-from demur_proto.definition import Defined
 from demur_proto.round import Round
 from demur_proto.study import Study
+from demur_proto.transport.credentials import NamedSecret, metadata_of, read_credential
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
-from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.wire.definition import PROTOCOL_VERSION, Defined
 
 MASTER_KEY = bytes(range(32))  #: so that proofs and credentials can be made beforehand
 LIMIT_S = 600.0  #: nothing takes longer, or it hangs

@@ -37,7 +37,7 @@ def answer(target: str, folder: Path) -> None:
     """One visit, one answer, from a ledger on the disk, with the evaluator of a person's device."""
     from demur_client.evaluator.opening import open_evaluator
     from demur_client.policy import OwnerPolicy
-    from demur_client.sources import FunctionSource
+    from demur_client.sources.base import FunctionSource
 
     with open_evaluator(FunctionSource({"f": value}), OwnerPolicy()) as evaluator:
         anyio.run(visited, target, folder, evaluator)

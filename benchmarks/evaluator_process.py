@@ -23,11 +23,11 @@ from demur_client.device import Device
 from demur_client.evaluator.base import Slot
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.slots import report_in_slot
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import View, design_study
+from demur_proto.wire.definition import Defined, define_round, define_study
 
 SLOT_MS = 100
 LOOK_S = 0.0001  #: between looks

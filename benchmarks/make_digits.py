@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from demur_sim.datasets import digits
-from demur_sim.datasets.digits import TEST_EVERY, TRAIN_EVERY, smaller
-from demur_sim.datasets.idx import idx_bytes
-from demur_sim.datasets.mnist import load_mnist
+from demur_sim.datasets.digits import TEST_EVERY, TRAIN_EVERY, load_mnist, smaller
+from demur_sim.datasets.labelled import idx_bytes
 
 
 def contents() -> dict[str, bytes]:

@@ -30,20 +30,20 @@ from pathlib import Path
 
 import numpy as np
 
-from demur_proto import conversions
+from demur_proto.accounting import conversions
+from demur_proto.accounting.numerics import root_up
 from demur_proto.arrays import Vector
 from demur_proto.errors import DemurError
 from demur_proto.models.definition import ModelDefinition
 from demur_proto.models.features import Pixels
-from demur_proto.outward import root_up
 from demur_proto.study import Measure, Policy, Study, View
+from demur_sim.datasets.digits import load_mnist
 from demur_sim.datasets.labelled import Labelled
-from demur_sim.datasets.mnist import load_mnist
-from demur_sim.float_cohort import FloatCohort, float_statement
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.seeds import Purpose, stream
-from demur_sim.torch_networks import TWO_CONVOLUTIONS
+from demur_sim.engine.float_cohort import FloatCohort, float_statement
+from demur_sim.engine.sampling import Purpose, stream
+from demur_sim.people.labelled import LabelledPeople
 from demur_sim.training.design import TUNING
+from demur_sim.training.torch_networks import TWO_CONVOLUTIONS
 
 OUT = Path(__file__).parent / "out" / "paper_tables"
 DELTA = 1e-5

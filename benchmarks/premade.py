@@ -8,19 +8,18 @@ import numpy as np
 from collector_process import MASTER_KEY
 from demur_proto.arrays import Integers
 from demur_proto.asking import next_round
-from demur_proto.credentials import METADATA_KEY, NamedSecret, make_proofs, metadata_of
-from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.frames import split_frames
-from demur_proto.hmacs import hash_payloads, prepare_key
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, View, design_study
+from demur_proto.transport.credentials import METADATA_KEY, NamedSecret, make_proofs, metadata_of
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_proto.version import PROTOCOL_VERSION
-from demur_proto.words import encode_words
-from demur_server.admission import split
-from demur_server.tokens import device_secrets
+from demur_proto.wire.definition import PROTOCOL_VERSION, Defined, define_round, define_study
+from demur_proto.wire.frames import split_frames
+from demur_proto.wire.hmacs import hash_payloads, prepare_key
+from demur_proto.wire.words import encode_words
+from demur_server.collector.intake import split
+from demur_server.grpc.access import device_secrets
 from traffic import Stream
 
 ALL = slice(None)

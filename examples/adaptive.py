@@ -17,9 +17,9 @@ import anyio
 
 from demur_proto.release import Release
 from demur_proto.round import Feature
+from demur_sim.engine.session import Session
+from demur_sim.engine.simulation import open_session
 from demur_sim.scenario import load_scenario
-from demur_sim.session import Session
-from demur_sim.simulation import open_session
 
 DAYS = range(50, 64)  #: counted from 1 January 1997
 HALVINGS = 6

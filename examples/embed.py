@@ -9,14 +9,14 @@ from pathlib import Path
 
 import anyio
 
-from demur_client.belonging import agent_of, enrol_device
+from demur_client.agent import Agent
+from demur_client.enrolment import agent_of, enrol_device
 from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_client.running import Agent
-from demur_client.sources import FunctionSource
-from demur_proto.credentials import read_token
+from demur_client.sources.base import FunctionSource
 from demur_proto.errors import DemurError
+from demur_proto.transport.credentials import read_token
 
 DAYS = {3, 5}  # what the app knows of its owner
 POLICY = OwnerPolicy(largest_epsilon=1.0)  # what its owner agrees to

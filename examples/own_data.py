@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 
-from demur_sim.populations import ArrayPopulation
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.run import simulate
 from demur_sim.scenario import Scenario
 

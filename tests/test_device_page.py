@@ -26,8 +26,8 @@ PAGE = ROOT / "docs" / "device.md"
 PORT = "7001"  # on the page
 DEADLINE_S = 60.0
 LIVING = """
-from demur_proto.channels import ClientTls
-from demur_proto.credentials import read_token
+from demur_proto.transport.channels import ClientTls
+from demur_proto.transport.credentials import read_token
 
 tls = ClientTls.read(Path("certs/ca.pem"))
 read_rides = lambda: {5: 11.5}

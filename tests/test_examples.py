@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from demur_client.ledger.file import LedgerFile
-from demur_proto.definition import define_study
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
-from demur_server.admin import make_tokens
-from demur_server.notebook import open_notebook
-from demur_server.store.side_door import sqlite_door
-from demur_sim.datasets.cdnow import load_cdnow
+from demur_proto.wire.definition import define_study
+from demur_server.admin.admin import make_tokens
+from demur_server.blocking import open_notebook
+from demur_server.store.inspect import sqlite_door
+from demur_sim.datasets.events import load_cdnow
 from serve_kit import serving
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

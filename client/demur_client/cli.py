@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Sequence
 
-from demur_client.command_line import Commands, run_command
+from demur_client.commands.line import Commands, run_command
 
 DEVICE_COMMANDS: Commands = {
-    "device": ("demur_client.device_command", "run one person's device", ""),
-    "budget": ("demur_client.commands", "say what a privacy budget buys", ""),
-    "check-vectors": ("demur_client.commands", "check against vector files", ""),
+    "device": ("demur_client.commands.device", "run one person's device", ""),
+    "budget": ("demur_client.commands.budget", "say what a privacy budget buys", ""),
 }
 
 

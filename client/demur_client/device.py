@@ -1,37 +1,51 @@
-"""One person's device: value, charge, decision, noise, report."""
+"""Contribute or cover: what a device puts into its report.
+
+Works on rows, so one device (one row) and a cohort (many) share it.
+"""
 
 import time
 from typing import final
 
 import numpy as np
 
-from demur_client.decision import covered
+from demur_client.budget.running_counts import count_of
 from demur_client.ledger.base import Ledger
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.ledger.purse import Purse
-from demur_client.running_state import count_of
-from demur_client.sources import (
-    DataSource,
-    ExampleSource,
-    Noted,
-    evaluate_round,
-)
-from demur_proto.arrays import Values, Words
-from demur_proto.continual.following import check_follows
-from demur_proto.continual.payable import check_payable
-from demur_proto.definition import Defined, report_id
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.scope import Purse
+from demur_client.sources.base import DataSource, ExampleSource, Noted, evaluate_round
+from demur_proto.arrays import Flags, Values, Words
 from demur_proto.errors import ParameterError
-from demur_proto.gradients import check_model, model_of
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.models.definition import DefinedModel
-from demur_proto.noise import Sampler
+from demur_proto.models.gradients import check_model, model_of
 from demur_proto.round import CountingQuery, HaltCount, ModelQuery, Round
+from demur_proto.running.following import check_follows, check_payable
+from demur_proto.samplers.base import Sampler
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Purpose, Study
 from demur_proto.v1 import report_pb2
-from demur_proto.words import encode_words
+from demur_proto.wire.definition import Defined, report_id
+from demur_proto.wire.words import encode_words
+
+
+def covered(words: Words, given: Flags) -> Words:
+    """The words [n, d] of rows that may be given, and the reference, zero, for the others.
+
+    A device that stopped answering would reveal that it answered before, so a refusal is answered
+    like everything else: same length, same slot, freshly randomised. Zero is the reference in every
+    mechanism: no amount, or the symbol of no category.
+
+    >>> import numpy as np
+    >>> covered(np.array([[5, 6], [7, 8]]), np.array([True, False]))
+    array([[5, 6],
+           [0, 0]])
+    """
+    return words * given[:, None]
+
+
+# One person's device: value, charge, decision, noise, report.
 
 MOST_REHEARSED = 16  #: kinds of report whose times are kept
 

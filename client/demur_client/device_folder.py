@@ -11,7 +11,7 @@ import anyio
 from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.looking import LedgerCopy
+from demur_client.ledger.reading import LedgerCopy
 from demur_client.policy import OwnerPolicy
 from demur_client.policy_file import SourceConfig, load_counter, load_policy, template
 from demur_proto.errors import StateError, StorageError, ours_in
@@ -118,7 +118,7 @@ def run_folder(folder: DeviceFolder) -> None:
 
 
 async def _run(ledger: LedgerFile, evaluator: DeployedEvaluator, policy: OwnerPolicy) -> None:
-    from demur_client.belonging import agent_of  # it loads gRPC, which the evaluator need not hold
+    from demur_client.enrolment import agent_of  # it loads gRPC, which the evaluator need not hold
 
     agent = agent_of(ledger, evaluator, policy=policy)
     logger.info("started")

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from demur_client.ledger.base import Answered, Ledger
-from demur_proto.definition import Defined, read_round
 from demur_proto.errors import DemurError
 from demur_proto.guarantee import guarantee_of, largest_report_mu
 from demur_proto.round import (
@@ -22,6 +21,7 @@ from demur_proto.round import (
     Round,
 )
 from demur_proto.study import Study
+from demur_proto.wire.definition import Defined, read_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

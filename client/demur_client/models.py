@@ -8,17 +8,16 @@ from typing import final
 
 import grpc
 
-from demur_proto.calls import PEER, calling
 from demur_proto.checks import check_integer
-from demur_proto.credentials import Credential, metadata_of
-from demur_proto.definition import hash_definition
 from demur_proto.errors import ConnectionLost, NotFoundError, WireError
-from demur_proto.gradients import check_model, model_of
-from demur_proto.model_pieces import Pieces, largest_definition
 from demur_proto.models.definition import MODEL_TAG, DefinedModel, read_model
+from demur_proto.models.gradients import check_model, model_of
 from demur_proto.round import ModelQuery
+from demur_proto.transport.calls import PEER, calling
+from demur_proto.transport.credentials import Credential, metadata_of
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
-from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.wire.definition import PROTOCOL_VERSION, hash_definition
+from demur_proto.wire.frames import Pieces, largest_definition
 
 FETCH_S = 300.0  #: deadline of fetching a model
 KEPT = 2  #: models that a device keeps: this round's and the last one's

@@ -12,12 +12,11 @@ from datetime import datetime, time, timedelta
 from fractions import Fraction
 
 from demur_client.evaluator.limits import EvaluationLimits
-from demur_client.ledger.purse import LifetimeCap
-from demur_proto import conversions
+from demur_client.ledger.scope import LifetimeCap
+from demur_proto.accounting import conversions
+from demur_proto.accounting.numerics import ceil_float, text_up
 from demur_proto.checks import check_integer, check_positive
-from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError, PolicyError
-from demur_proto.outward import ceil_float, text_up
 from demur_proto.round import (
     DEFAULT_SLOT_MS,
     ErrorCount,
@@ -31,6 +30,7 @@ from demur_proto.round import (
     Round,
 )
 from demur_proto.study import Measure, Study, View
+from demur_proto.wire.definition import Defined
 
 GAUSSIAN = "gaussian"
 MECHANISMS = (GAUSSIAN, *Randomiser)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from demur_client.folder_source import FolderSource
-from demur_client.guarded_sql import Limits
 from demur_client.policy import OwnerPolicy, QuietHours
-from demur_client.sources import DataSource, FunctionSource
-from demur_client.table_source import TableSource, check_features
+from demur_client.sources.base import DataSource, FunctionSource
+from demur_client.sources.folder import FolderSource
+from demur_client.sources.sql import Limits, TableSource, check_features
 from demur_proto.checks import check_text
 from demur_proto.errors import ParameterError
 

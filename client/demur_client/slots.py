@@ -9,12 +9,12 @@ import anyio
 
 from demur_client.device import Device
 from demur_client.evaluator.base import READY, Evaluation, Evaluator, NoValue, Slot
-from demur_proto.chunks import report_messages
-from demur_proto.definition import Defined
 from demur_proto.errors import PolicyError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
 from demur_proto.v1.report_pb2 import Report
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.frames import report_messages
 
 ROUNDED_UP_S = 0.002  #: event loops round waits up to whole milliseconds, and wake late
 

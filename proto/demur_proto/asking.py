@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.of_round import (
+from demur_proto.mechanisms.registry import (
     check_kind,
     mechanism_of,
     sized,
@@ -22,10 +21,11 @@ from demur_proto.round import (
     Query,
     Randomiser,
     Round,
+    Weights,
 )
-from demur_proto.segments import Admission, Segment
+from demur_proto.running.segments import Admission, Segment
 from demur_proto.study import Study
-from demur_proto.weights import Weights
+from demur_proto.wire.definition import Defined
 
 
 def next_round(

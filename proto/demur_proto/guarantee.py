@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from demur_proto import pairs
+from demur_proto.accounting import conversions as pairs
+from demur_proto.accounting.numerics import text_up
 from demur_proto.errors import ParameterError
-from demur_proto.outward import text_up
 from demur_proto.study import Measure, MechanismFamily, Study, View
 
 UNIT = "one device = one person, with everything it reports in the study"

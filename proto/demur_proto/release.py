@@ -8,11 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from demur_proto.accounting.intervals import Intervals, no_numbers
 from demur_proto.arrays import Integers, Vector, fixed_floats, fixed_integers, same_floats
 from demur_proto.errors import UnsupportedError, WireError
-from demur_proto.intervals import Intervals, no_numbers
 from demur_proto.v1 import release_pb2
-from demur_proto.varints import varint
+from demur_proto.wire.words import varint
 
 
 class Withheld(StrEnum):

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from demur_proto import calibration, conversions
+from demur_proto.accounting import calibration, conversions
+from demur_proto.accounting.calibration import EXPONENT_LIMIT, GRAIN, base_units, squared_radius
+from demur_proto.accounting.numerics import check_amount
+from demur_proto.accounting.pure import (
+    LARGEST_ANSWER,
+    MOST_ANSWERS,
+    composition_delta,
+    pure_delta,
+    pure_rho,
+)
 from demur_proto.checks import check_integer, check_positive, check_text
-from demur_proto.composition import LARGEST_ANSWER, MOST_ANSWERS, composition_delta
 from demur_proto.errors import ParameterError
-from demur_proto.grid import EXPONENT_LIMIT, GRAIN, base_units, squared_radius
-from demur_proto.pure import pure_delta, pure_rho
-from demur_proto.ranges import check_amount
 
 EXACT_SAMPLER_VARIATION = 2.0**-120  #: total variation of one coordinate of the exact sampler
 OPEN_HORIZON = 1 << 32  #: rounds assumed for the sampler's share of δ when none are fixed

@@ -1,36 +1,356 @@
-"""The analyst's side: ask a question, see the release, ask the next one."""
+"""What an analyst asks round by round: running counts."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 import anyio
 
-from demur_proto.asking import check_affordable, next_histogram, next_round
-from demur_proto.calls import CALL_S, PEER, calling
-from demur_proto.channels import ClientTls, open_channel
+from demur_proto.asking import (
+    check_affordable,
+    next_error_count,
+    next_gradient,
+    next_halt_count,
+    next_histogram,
+    next_prefix,
+    next_round,
+)
 from demur_proto.checks import check_integer
-from demur_proto.credentials import NamedSecret, metadata_of
-from demur_proto.definition import (
-    Defined,
-    define_round,
-    define_study,
-)
-from demur_proto.mechanisms.of_round import mechanism_for
-from demur_proto.release import Release
-from demur_proto.round import (
-    DEFAULT_SLOT_MS,
-    LATEST_ANSWER_MS,
-    Feature,
-    Randomiser,
-    Round,
-)
+from demur_proto.errors import StateError
+from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.models.definition import DefinedModel
+from demur_proto.models.gradients import dimension_of
+from demur_proto.release import Release, Withheld
+from demur_proto.round import DEFAULT_SLOT_MS, LATEST_ANSWER_MS, Feature, Prefix, Randomiser, Round
+from demur_proto.running.segments import Admission, Segment
 from demur_proto.study import Study
+from demur_proto.transport.calls import CALL_S, PEER, calling
+from demur_proto.transport.channels import ClientTls, open_channel
+from demur_proto.transport.credentials import Metadata, NamedSecret, metadata_of
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
-from demur_server.analyst_calls import CHANNEL_OPTIONS, check_waiting, closed, fixed, listed
-from demur_server.choosing import choose_study
-from demur_server.counting_questions import CountingQuestions
-from demur_server.model_questions import ModelQuestions
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.analyst_calls import (
+    CHANNEL_OPTIONS,
+    check_waiting,
+    closed,
+    fixed,
+    last_count,
+    listed,
+)
+from demur_server.collector.models import model_messages
+from demur_server.parsing import choose_study
+
+
+class CountingQuestions(ABC):
+    """That part of an `Analyst`."""
+
+    study: Defined[Study]
+    _stub: "analyst_pb2_grpc.AnalystAsyncStub"
+    _metadata: Metadata
+
+    @abstractmethod
+    async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
+        """Open the next round, made when its number is known, in the analyst's slot."""
+
+    @abstractmethod
+    async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
+        """Close a round, once it has its reports."""
+
+    async def next_of(self, feature: str) -> Prefix | None:
+        """What the next round of a feature's running count asks, as the collector knows it.
+
+        The last such count of the study is meant, and goes on in segments twice as long when one is
+        over. Ask it with `ask_prefix(feature, next.segment, bound=next.bound)`.
+
+        Args:
+            feature: its name; the parameters are those of the last round.
+
+        Returns:
+            None where nobody has asked for a running count of it.
+
+        Raises:
+            StateError: its last round is still open; or was withheld, so that only another count can
+                be begun.
+            DemurError: the collector refuses, or went away.
+        """
+        query, _ = await self.next_or_others(feature)
+        return query
+
+    async def next_or_others(self, feature: str) -> tuple[Prefix | None, tuple[str, ...]]:
+        """The same, and what else is counted where nobody has asked for a running count of it.
+
+        Returns:
+            What `next_of` does; and with None the features that the study has running counts of, each
+            once and the last one first.
+
+        Raises:
+            StateError: as `next_of`.
+            DemurError: likewise.
+        """
+        found, others = await last_count(self._stub, self.study, feature, metadata=self._metadata)
+        if found is None:
+            return None, others
+        query, release = found
+        if release.withheld is not Withheld.NOTHING:
+            raise StateError(
+                f"round {release.number} of the running count was withheld, and nothing can go on with "
+                "it; begin another count (demur ask --anew)"
+            )
+        return replace(query, segment=query.segment.following(release.number)), ()
+
+    async def open_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+    ) -> Defined[Round]:
+        """Put a question to every device: what has changed in its owner's state?
+
+        Args:
+            feature: the state now, an integer from 0 to `bound`; parameters may differ by round.
+            segment: which of the segment's rounds this is; then `segment.following(number)` is the next.
+            bound: the largest state; 1 for a Boolean.
+            admission: what a device does with a change that does not fit.
+
+        Raises:
+            ParameterError: an argument is outside its range, or the round breaks its segment.
+            StateError: it is not the segment's next, or the one before is still open.
+            DemurError: the collector refuses the round, or went away.
+        """
+        return await self._open(
+            partial(
+                next_prefix,
+                self.study,
+                feature,
+                segment,
+                bound=bound,
+                admission=admission,
+            )
+        )
+
+    async def open_halt_count(self, halted_study: bytes, segment: Segment) -> Defined[Round]:
+        """Put a question to every device: did it ever give another study less than its value?
+
+        Args:
+            halted_study: hash of the other study; not of this one, which has a budget for the count.
+            segment: as in `open_prefix`.
+
+        Raises:
+            ParameterError: as `open_prefix`.
+            StateError: likewise.
+            DemurError: likewise.
+        """
+        return await self._open(
+            partial(
+                next_halt_count,
+                self.study,
+                halted_study,
+                segment,
+            )
+        )
+
+    async def ask_prefix(
+        self,
+        feature: Feature,
+        segment: Segment,
+        *,
+        bound: int = 1,
+        admission: Admission = Admission.COMMIT,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask what has changed, wait for the reports, and return the running count.
+
+        Args:
+            feature: as in `open_prefix`.
+            segment: likewise; `segment.following(release.number)` is the next.
+            bound: the largest state; 1 for a Boolean.
+            admission: what a device does with a change that does not fit.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            ParameterError: an argument is outside its range, or the round breaks its segment.
+            StateError: as `open_prefix`, or the reports did not come in time.
+            DemurError: the collector refuses, or went away.
+        """
+        check_waiting(reports, timeout_s)
+        asked = await self.open_prefix(feature, segment, bound=bound, admission=admission)
+        return await self._close(asked, reports, timeout_s)
+
+    async def ask_halt_count(
+        self,
+        halted_study: bytes,
+        segment: Segment,
+        *,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Ask who gave another study less than their value, and return the running count.
+
+        Args:
+            halted_study: as in `open_halt_count`.
+            segment: likewise.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            ParameterError: as `ask_prefix`.
+            StateError: likewise.
+            DemurError: likewise.
+        """
+        check_waiting(reports, timeout_s)
+        asked = await self.open_halt_count(halted_study, segment)
+        return await self._close(asked, reports, timeout_s)
+
+
+# What an analyst asks about a model: it is published by its hash, and then a round names it.
+
+MODEL_S = 300.0  #: deadline of handing over a model
+
+
+class ModelQuestions(ABC):
+    """That part of an `Analyst`."""
+
+    study: Defined[Study]
+    _stub: "analyst_pb2_grpc.AnalystAsyncStub"
+    _metadata: Metadata
+
+    @abstractmethod
+    async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
+        """Open the next round, made when its number is known, in the analyst's slot."""
+
+    @abstractmethod
+    async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
+        """Close a round, once it has its reports."""
+
+    async def publish_model(self, model: DefinedModel) -> None:
+        """Hand a model with its parameters to the collector, for rounds to name.
+
+        The same again changes nothing. The collector forgets it when no open round names it any more,
+        so each round needs it published before.
+
+        Args:
+            model: it becomes public.
+
+        Raises:
+            DemurError: the collector refuses it, or went away.
+        """
+        async with calling(PEER):
+            await self._stub.PublishModel(
+                model_messages(model), timeout=MODEL_S, metadata=self._metadata
+            )
+
+    async def open_gradient(self, model: DefinedModel, *, clip: float = 1.0) -> Defined[Round]:
+        """Put a question to every device: the sum over people of the gradients of a model.
+
+        Args:
+            model: published before.
+            clip: ℓ₂ radius of one person's gradient, data units.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+            NotFoundError: the collector does not keep the model.
+            DemurError: the collector refuses the round, or went away.
+        """
+        return await self._open(
+            partial(
+                next_gradient,
+                self.study,
+                model.hash,
+                dimension=dimension_of(model),
+                clip=clip,
+            )
+        )
+
+    async def open_error_count(
+        self, model: DefinedModel, *, on_grid: bool = False
+    ) -> Defined[Round]:
+        """Put a question to every device: of its owner's examples, the share the model labels wrongly.
+
+        Args:
+            model: published before.
+            on_grid: every possible share is a multiple of the study's grid step, as where nobody has
+                more than one example. A device of which that is not true answers with cover.
+
+        Raises:
+            ParameterError: an argument is outside its range.
+            NotFoundError: the collector does not keep the model.
+            DemurError: the collector refuses the round, or went away.
+        """
+        return await self._open(
+            partial(
+                next_error_count,
+                self.study,
+                model.hash,
+                parameters=dimension_of(model),
+                on_grid=on_grid,
+            )
+        )
+
+    async def ask_gradient(
+        self,
+        model: DefinedModel,
+        *,
+        clip: float = 1.0,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Publish a model, ask for its gradients, and return the release with their noisy sum.
+
+        The mean is `gradients.mean_gradient` of it: over the public cohort, never over those who
+        contributed, whose number is secret.
+
+        Args:
+            model: it becomes public.
+            clip: ℓ₂ radius of one person's gradient, data units.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            ParameterError: an argument is outside its range; nothing was asked.
+            StateError: they did not come in time; the round stays open.
+            DemurError: the collector refuses, or went away.
+        """
+        check_waiting(reports, timeout_s)
+        await self.publish_model(model)
+        asked = await self.open_gradient(model, clip=clip)
+        return await self._close(asked, reports, timeout_s)
+
+    async def ask_error_count(
+        self,
+        model: DefinedModel,
+        *,
+        on_grid: bool = False,
+        reports: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> Release:
+        """Publish a model, and return the release with the number of people for whom it is wrong.
+
+        Whoever has several examples counts by the share of them that the model labels wrongly.
+
+        Args:
+            model: it becomes public.
+            on_grid: as in `open_error_count`.
+            reports: how many to wait for; by default the study's minimum cohort.
+            timeout_s: how long to wait for them, seconds.
+
+        Raises:
+            ParameterError: an argument is outside its range; nothing was asked.
+            StateError: they did not come in time; the round stays open.
+            DemurError: the collector refuses, or went away.
+        """
+        check_waiting(reports, timeout_s)
+        await self.publish_model(model)
+        asked = await self.open_error_count(model, on_grid=on_grid)
+        return await self._close(asked, reports, timeout_s)
+
+
+# The analyst's side: ask a question, see the release, ask the next one.
 
 
 class Analyst(ModelQuestions, CountingQuestions):

@@ -2,17 +2,22 @@
 
 import grpc
 
-from demur_proto.calls import CALL_S, PEER, calling
-from demur_proto.channels import ClientTls, open_channel
 from demur_proto.checks import check_integer, check_positive
-from demur_proto.credentials import Metadata, NamedSecret, metadata_of
-from demur_proto.definition import LARGEST_REPORT_WORDS, Defined, read_round, read_study
 from demur_proto.errors import StateError, WireError
 from demur_proto.release import Release
 from demur_proto.round import Prefix
 from demur_proto.study import Study
+from demur_proto.transport.calls import CALL_S, PEER, calling
+from demur_proto.transport.channels import ClientTls, open_channel
+from demur_proto.transport.credentials import Metadata, NamedSecret, metadata_of
 from demur_proto.v1 import analyst_pb2, analyst_pb2_grpc
-from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.wire.definition import (
+    LARGEST_REPORT_WORDS,
+    PROTOCOL_VERSION,
+    Defined,
+    read_round,
+    read_study,
+)
 
 # Of the largest round: sums and estimates, 8 bytes each, and what is not numbers.
 LARGEST_RELEASE_BYTES = 16 * LARGEST_REPORT_WORDS + (1 << 20)

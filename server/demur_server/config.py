@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
-from demur_proto.channels import is_loopback
 from demur_proto.checks import check_integer, check_text
 from demur_proto.errors import ParameterError
-from demur_server.door import Limits
+from demur_proto.transport.channels import is_loopback
+from demur_server.grpc.interceptor import Limits
 
 LONGEST_DRAIN_S = 8  #: so that a collector that is told to stop has stopped within ten seconds
 LONGEST_TEXT = 4096

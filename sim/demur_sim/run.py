@@ -1,4 +1,4 @@
-"""Run a scenario to its end: one question a period, and what came of it."""
+"""What a run of a scenario is besides the scenario."""
 
 import asyncio
 import time
@@ -10,28 +10,52 @@ import anyio
 import anyio.from_thread
 import numpy as np
 
+from demur_proto.accounting.windows import Window, Windows, over_windows
 from demur_proto.arrays import Flags, Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import Study
-from demur_sim.beside import Beside, Candidates, candidates_of, simulate_beside
-from demur_sim.counting_design import design_counting, halts_segment
-from demur_sim.histogram_design import query_of
-from demur_sim.histogram_results import HistogramResult
-from demur_sim.how import How, Progress
-from demur_sim.linear_results import LinearResult
-from demur_sim.populations import Population
-from demur_sim.portions import block_count
-from demur_sim.presence import Turnout, fewest_expected
-from demur_sim.results import Result
-from demur_sim.running_results import BOUND, RunningResult
+from demur_sim.comparison.beside import Beside, Candidates, candidates_of, simulate_beside
+from demur_sim.engine.counting_studies import design_counting, halts_segment
+from demur_sim.engine.sampling import Purpose, seed_of
+from demur_sim.engine.session import Fidelity, Session
+from demur_sim.engine.simulation import deal, hands, open_session, query_of, study_of
+from demur_sim.people.populations import Population
+from demur_sim.people.presence import Turnout, block_count, fewest_expected
+from demur_sim.people.states import States
+from demur_sim.results.base import Result
+from demur_sim.results.histograms import HistogramResult
+from demur_sim.results.running import (
+    BOUND,
+    RunningResult,
+    category_counts,
+    states_total,
+    value_totals,
+)
+from demur_sim.results.sums import LinearResult
+from demur_sim.results.windows import WindowedResult, studies_of
 from demur_sim.scenario import Kind, Scenario
-from demur_sim.session import Fidelity, Session
-from demur_sim.simulation import deal, hands, open_session, study_of
-from demur_sim.states import States
-from demur_sim.truths import category_counts, states_total, value_totals
+
+Progress = Callable[[int, int, int], None]  # rounds done, rounds in all, reports so far
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class How:
+    """How to run a scenario. What is out of range is refused when the run begins."""
+
+    seed: int = 0  #: everything random follows from it; >= 0
+    fidelity: Fidelity | str = Fidelity.COHORT  #: arrays here, or real processes over gRPC
+    workers: int | None = None  #: threads (cohort) or worker processes; None: one per core
+    population: Population | None = None  #: one's own people; None: the scenario's
+    collector_port: int = 0  #: where devices reach the collector (processes); 0: a free port
+    record: bool = False  #: keep what a watcher of the network would see (processes)
+    progress: Progress | None = None  #: told after every round
+
+
+# Run a scenario to its end: one question a period, and what came of it.
 
 Ask = Callable[[Session, Feature], Awaitable[Release]]
 
@@ -355,3 +379,82 @@ def _has_running_loop() -> bool:
 def question(scenario: Scenario, period: int) -> Feature:
     """What a scenario asks every device in one period; periods count from 1."""
     return Feature(name=scenario.feature, parameters={**scenario.parameters, "period": period})
+
+
+# Run a scenario whose budgets are for windows of rounds: one study after the other, of the same people.
+
+LONGEST_NAME = 160  #: of a scenario, within the names of its studies
+
+
+def simulate_windows(
+    scenario: Scenario,
+    *,
+    seed: int = 0,
+    fidelity: Fidelity | str = Fidelity.COHORT,
+    workers: int | None = None,
+    population: Population | None = None,
+    collector_port: int = 0,
+    record: bool = False,
+    progress: Progress | None = None,
+) -> WindowedResult:
+    """Run a scenario that has a `window` to its end, as `run.simulate` runs one without.
+
+    The same people live on the same devices in all windows, and come and go once. In each there is a
+    study of its own: fresh filters, and noise that no other window draws. A running count begins anew.
+
+    Args:
+        scenario: what to simulate; `window` at least 1.
+        seed: everything random follows from it; >= 0.
+        fidelity: as of `run.simulate`, and so are the others.
+        workers: likewise.
+        population: likewise.
+        collector_port: likewise.
+        record: likewise.
+        progress: likewise.
+
+    Raises:
+        DemurError: see `open_session`.
+    """
+    how = How(
+        seed=seed,
+        fidelity=fidelity,
+        workers=workers,
+        population=population,
+        collector_port=collector_port,
+        record=record,
+        progress=progress,
+    )
+    return run_anywhere(lambda: run_windows(scenario, how))
+
+
+async def run_windows(scenario: Scenario, how: How) -> WindowedResult:
+    """The same, for those who have an event loop."""
+    started = time.monotonic()
+    plan = make_plan(scenario, how)
+    schedule = Windows.every(scenario.window, horizon=len(plan.questions))
+    results: list[Result] = []
+    for number, window in enumerate(schedule.windows, start=1):
+        name = f"{scenario.name[:LONGEST_NAME]}: window {number}"
+        part = replace(scenario, name=name, window=0)
+        begun = time.monotonic()
+        results.append(await run_plan(part, _part(plan, window, number=number), started=begun))
+        if number == 1:  # windows that promise nothing together are refused before the others run
+            many = len(schedule.windows)
+            over_windows([studies_of(results[0])] * many, stay=many, delta=scenario.delta)
+    return WindowedResult(
+        scenario=scenario,
+        schedule=schedule,
+        results=tuple(results),
+        wall_s=time.monotonic() - started,
+    )
+
+
+def _part(plan: Plan, window: Window, *, number: int) -> Plan:
+    """What is asked in one window."""
+    before = window.first - 1
+    return replace(
+        plan,
+        questions=plan.questions[before : window.last],
+        turnout=replace(plan.turnout, before=before),
+        streams=seed_of(plan.how.seed, Purpose.WINDOWS, number),
+    )

@@ -1,31 +1,231 @@
-"""What to simulate: one question put to one population, with everything said explicitly."""
+"""Whose data a scenario is about: the table `[data]`."""
 
+import datetime as dt
+import difflib
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
+from demur_proto.accounting.calibration import EXPONENT_LIMIT, squared_radius
 from demur_proto.checks import check_integer, check_positive, check_text
-from demur_proto.counting_queries import COARSEST_COUNTING, FINEST_COUNTING
-from demur_proto.errors import ParameterError
-from demur_proto.grid import EXPONENT_LIMIT, squared_radius
+from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
-from demur_proto.segments import MOST_POSITIONS, Admission, Factorisation
-from demur_proto.study import CATEGORICAL, Measure, Policy, View, check_target_delta
-from demur_sim.baselines.by_name import DesignName, names_of
-from demur_sim.populations import FLAGS, MOST_DEVICES
-from demur_sim.presence import Presence
-from demur_sim.scenario_data import Data
-from demur_sim.scenario_tables import (
-    TRAINING,
-    flattened,
-    inside,
-    overridden,
-    placed,
-    read_table,
-    shipped_of,
+from demur_proto.running.segments import (
+    COARSEST_COUNTING,
+    FINEST_COUNTING,
+    MOST_POSITIONS,
+    Admission,
+    Factorisation,
 )
+from demur_proto.study import CATEGORICAL, Measure, Policy, View, check_target_delta
+from demur_sim.comparison.by_name import DesignName, names_of
+from demur_sim.datasets.events import MOST_PERIOD_DAYS, check_days
+from demur_sim.people.populations import FLAGS, MOST_DEVICES, MOST_PERIODS
+from demur_sim.people.presence import Presence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Who the people are: those with events in a CSV file, made-up ones, or the CDNOW customers.
+
+    Made-up people follow a histogram of how often people are active, or the law of a shipped scenario.
+
+    Raises:
+        ParameterError: a field is outside its range, or describes what is not given.
+    """
+
+    csv: str | None = None  #: path of the file, plain or gzipped
+    person: str = "customer_id"  #: column with whose event it is
+    date: str = "date"  #: column with its day
+    amount: str | None = None  #: column with its amount; None: events have none
+    start: str | None = None  #: first day of period 1, yyyy-mm-dd; None: the earliest in the file
+    end: str | None = None  #: last day of the last period, yyyy-mm-dd; None: the latest in the file
+    period_days: int = 1  #: how many days a period has; 1 to 366
+    histogram: str | None = None  #: path of a CSV file: of how many people act how often
+    devices: int = 0  #: how many people are made up; 0: none, or as many as the histogram counts
+    periods: int = 0  #: how many days of theirs there are
+    seed: int = 0  #: who they are
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            name, value = f"data.{item.name}", getattr(self, item.name)
+            if isinstance(item.default, int):
+                continue
+            if value is not None or item.default is not None:
+                check_text(name, value, longest=4096)
+            if self.csv is None and value != item.default and name != "data.histogram":
+                raise ParameterError(name, value, "left out where there is no data.csv")
+        try:
+            check_days(self.start, self.end)
+        except ParameterError as error:
+            raise ParameterError(f"data.{error.name}", error.value, error.expected) from None
+        check_integer("data.period_days", self.period_days, 1, MOST_PERIOD_DAYS)
+        check_integer("data.devices", self.devices, 0, MOST_DEVICES)
+        made_up = bool(self.devices) or self.histogram is not None
+        check_integer("data.periods", self.periods, 1 if made_up else 0, MOST_PERIODS)
+        check_integer("data.seed", self.seed, 0)
+        for name in ("devices", "histogram"):
+            if getattr(self, name) and self.csv is not None:
+                expected = "left out where there is a data.csv"
+                raise ParameterError(f"data.{name}", getattr(self, name), expected)
+        if made_up and self.period_days != 1:
+            expected = "left out where there are made-up people, whose periods have no days"
+            raise ParameterError("data.period_days", self.period_days, expected)
+        for name in ("periods", "seed"):
+            if getattr(self, name) and not made_up:
+                expected = "left out where there is no data.devices"
+                raise ParameterError(f"data.{name}", getattr(self, name), expected)
+
+
+# The TOML of scenarios: files, overrides, and one flat table of dotted keys.
+
+TRAINING = "training"  #: the kind of scenarios that `demur train` runs
+OF_NUMBERS = ("parameters", "features")  #: tables that hold numbers by any name
+
+Table = dict[str, Any]
+
+
+def shipped() -> dict[str, Traversable]:
+    """The scenarios that come with demur, by name."""
+    folder = resources.files("demur_sim") / "scenarios"
+    files = {Path(file.name).stem: file for file in folder.iterdir() if file.name.endswith(".toml")}
+    return dict(sorted(files.items()))
+
+
+def shipped_of(*, training: bool) -> list[str]:
+    """Those that train, or those that ask questions, by name."""
+    return [name for name in shipped() if (read_table(name).get("kind") == TRAINING) is training]
+
+
+def read_table(name_or_path: str | Path, *, training: bool = False) -> Table:
+    """The TOML of a scenario, as it is.
+
+    Args:
+        name_or_path: of any kind.
+        training: what to suggest in place of a name that there is not.
+
+    Raises:
+        ParameterError: there is no such scenario.
+        DataError: the file cannot be read, or is not TOML.
+    """
+    known = shipped()
+    path = Path(name_or_path)
+    file: Path | Traversable
+    if isinstance(name_or_path, str) and name_or_path in known:
+        file = known[name_or_path]
+    elif isinstance(name_or_path, Path) or path.suffix == ".toml" or name_or_path != path.name:
+        file = path
+    else:
+        offered = shipped_of(training=training)
+        expected = f"{_one_of(offered, name_or_path)}, or the path of a TOML file"
+        raise ParameterError("scenario", name_or_path, expected)
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # of UTF-8, of TOML, of Python's own limits
+        raise DataError(f"{path}: expected TOML: {error}") from None
+
+
+def read_override(text: str, *, numeric: Collection[str]) -> Table:
+    """The key and the value of a text `key=value`.
+
+    Args:
+        text: the value as in TOML, texts also without quotes.
+        numeric: keys whose values are numbers; whatever is inside `OF_NUMBERS` is one too.
+
+    Raises:
+        ParameterError: there is no equals sign.
+
+    >>> read_override("budget=5", numeric=["budget"]), read_override("title=5", numeric=["budget"])
+    ({'budget': 5}, {'title': '5'})
+    """
+    key, equals, value = map(str.strip, text.partition("="))
+    if not equals:
+        raise ParameterError("--set", text, "key=value")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        return {key: value}  # a text without quotes
+    of_text = key not in numeric and key.split(".")[0] not in OF_NUMBERS
+    plain = parsed.keys() != {"value"} or (of_text and not isinstance(parsed["value"], str | dict))
+    return {key: value if plain else parsed["value"]}
+
+
+def overridden(
+    overrides: Sequence[str], *, known: Sequence[str], numeric: Collection[str]
+) -> Table:
+    """What all overrides together say, dotted keys to values; of two to one key the last counts.
+
+    Raises:
+        ParameterError: one has no equals sign, or an unknown key.
+    """
+    replaced: Table = {}
+    for override in overrides:
+        replaced |= flattened(read_override(override, numeric=numeric), known=known, where="--set")
+    return replaced
+
+
+@contextmanager
+def placed(name_or_path: str | Path, *, replaced: Table) -> Iterator[None]:
+    """Say of an error about a key whether it stood in the file or in an override."""
+    try:
+        yield
+    except ParameterError as error:
+        where = "--set" if error.name in replaced else name_or_path
+        raise ParameterError(f"{error.name} in {where}", error.value, error.expected) from None
+
+
+def flattened(table: Mapping[str, Any], *, known: Sequence[str], where: str) -> Table:
+    """Dotted keys to values.
+
+    Args:
+        table: keys to values, some of which are tables.
+        known: every key that there is, dotted; `name.*` for a table that may hold any.
+        where: what messages call the place.
+
+    Raises:
+        ParameterError: a key is unknown, or no table where there should be one.
+    """
+    flat: Table = {}
+    tables = {key.split(".")[0] for key in known if "." in key}
+    for key, value in table.items():
+        if key not in tables:
+            flat[key] = value
+        elif isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": each for name, each in value.items()}
+        else:
+            raise ParameterError(f"{key} in {where}", value, "a table")
+    for key, value in flat.items():
+        if key not in known and f"{key.split('.')[0]}.*" not in known:
+            raise ParameterError(f"key in {where}", key, _one_of(known, key))
+        if key in ("data.start", "data.end") and type(value) is dt.date:
+            flat[key] = value.isoformat()
+    return flat
+
+
+def inside(name: str, flat: Mapping[str, Any]) -> Table:
+    """What the flat table has inside one of its tables."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): flat[key] for key in flat if key.startswith(prefix)}
+
+
+def _one_of(known: Sequence[str], key: str) -> str:
+    """What was expected instead of this key."""
+    similar = [name for name in known if name.endswith(f".{key}")]
+    similar += difflib.get_close_matches(key.lower(), known, n=1)
+    return f"one of {', '.join(known)}" + (f" (did you mean {similar[0]}?)" if similar else "")
+
+
+# What to simulate: one question put to one population, with everything said explicitly.
 
 GAUSSIAN = "gaussian"  #: the mechanism of linear questions
 
@@ -337,3 +537,61 @@ def _parameters(feature: str, given: Mapping[str, float]) -> dict[str, float]:
         if not number or not abs(value) <= sys.float_info.max:
             raise ParameterError(f"parameters.{name}", value, "a finite number")
     return dict(Feature(name=feature, parameters=given).parameters)
+
+
+# A scenario as the TOML file that it could have been read from.
+
+PATHS = ("csv", "histogram")
+TABLES = ("data", "presence")
+
+
+def scenario_text(scenario: Scenario, *, about: Sequence[str] = ()) -> str:
+    """TOML that says whatever a scenario says beyond defaults; paths become absolute.
+
+    Args:
+        scenario: of any kind.
+        about: lines of a comment to begin with.
+
+    >>> print(scenario_text(Scenario(name="rare", budget=3), about=["few answers"]))
+    # few answers
+    <BLANKLINE>
+    name = "rare"
+    budget = 3
+    <BLANKLINE>
+    """
+    lines = [f"# {line}" for line in about] + [""] * bool(about)
+    plain = Scenario(name=scenario.name)
+    for item in fields(scenario):
+        value = getattr(scenario, item.name)
+        if item.name == "parameters":
+            if value:
+                lines.append(f"parameters = {_inline(value)}")
+        elif item.name == "name" or (
+            item.name not in TABLES and value not in (None, getattr(plain, item.name))
+        ):
+            lines.append(f"{item.name} = {_written(value)}")
+    for name in TABLES:
+        lines += _table(name, getattr(scenario, name))
+    return "\n".join(lines) + "\n"
+
+
+def _table(title: str, table: Data | Presence) -> list[str]:
+    told = {item.name: getattr(table, item.name) for item in fields(table)}
+    told = {item.name: told[item.name] for item in fields(table) if told[item.name] != item.default}
+    for name in PATHS:
+        if name in told:
+            told[name] = str(Path(told[name]).resolve())
+    written = [f"{name} = {_written(value)}" for name, value in told.items()]
+    return ["", f"[{title}]", *written] if written else []
+
+
+def _inline(table: Any) -> str:
+    inside = ", ".join(f"{_written(name)} = {_written(value)}" for name, value in table.items())
+    return "{ " + inside + " }"
+
+
+def _written(value: Any) -> str:
+    """A text, number or flag; texts here are printable, and so in JSON what they are in TOML."""
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(str(value) if isinstance(value, StrEnum) else value, ensure_ascii=False)

@@ -6,8 +6,8 @@ import pytest
 
 from agent_kit import STUDY
 from demur_client.connection import connected
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 from home_kit import Home
 

@@ -32,13 +32,13 @@ from demur_client import agent
 from demur_client.connection import connected
 from demur_client.policy import OwnerPolicy
 from demur_proto.asking import next_round
-from demur_proto.definition import define_round
 from demur_proto.errors import ConnectionLost, NotFoundError, PolicyError
 from demur_proto.round import Feature
 from demur_proto.study import View
 from demur_proto.v1 import collector_pb2
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import define_round
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 
 # ---- every round, once, in order -------------------------------------------------------------
 

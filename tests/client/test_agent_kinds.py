@@ -7,10 +7,10 @@ import anyio
 import numpy as np
 
 from counting_kit import NoNoise
+from demur_client.agent import Agent
 from demur_client.connection import connected
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_client.running import Agent
 from demur_proto.arrays import Values
 from demur_proto.asking import (
     next_error_count,
@@ -19,16 +19,16 @@ from demur_proto.asking import (
     next_prefix,
     next_round,
 )
-from demur_proto.definition import Defined, define_round, define_study
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Round
-from demur_proto.segments import Segment
+from demur_proto.running.segments import Segment
 from demur_proto.study import Purpose, Study, View, design_study
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
-from demur_sim.in_process import InProcessEvaluator
+from demur_sim.engine.devices import InProcessEvaluator
 
 DEADLINE_S = 20.0
 STATE = Feature(name="state")

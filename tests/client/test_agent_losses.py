@@ -30,13 +30,13 @@ from cancel_kit import cancelled
 from demur_client import agent
 from demur_client.agent import fetch_study
 from demur_client.connection import connected, send
-from demur_proto.calls import calling
-from demur_proto.definition import define_study
 from demur_proto.errors import ConnectionLost, NotFoundError, ParameterError, StateError, WireError
 from demur_proto.study import design_study
+from demur_proto.transport.calls import calling
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import define_study
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 
 # ---- collectors that misbehave ---------------------------------------------------------------

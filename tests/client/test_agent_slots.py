@@ -30,8 +30,8 @@ from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Words
 from demur_proto.errors import ConnectionLost
 from demur_proto.study import View
-from demur_server.collector import Collector
-from demur_sim.in_process import InProcessEvaluator
+from demur_server.collector.collector import Collector
+from demur_sim.engine.devices import InProcessEvaluator
 
 pytestmark = pytest.mark.alone
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.baseline_filters import BaselineFilter
-from demur_client.charges import ApproxDpBudget
-from demur_client.filters import Filter
-from demur_proto.baselines import PureLosses, basic_fits, rogers_fits, whitehouse_fits
+from demur_client.budget.charges import ApproxDpBudget
+from demur_client.budget.filters import Filter
+from demur_client.budget.odometers import BaselineFilter
+from demur_proto.accounting.targets import PureLosses, basic_fits, rogers_fits, whitehouse_fits
 from demur_proto.errors import ParameterError
 from demur_proto.study import Policy
 

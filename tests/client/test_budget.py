@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.budget import affordable_radius, charge_units, decide, decide_every
-from demur_client.filters import Filter, RenyiFilter
+from demur_client.budget.decide import affordable_radius, charge_units, decide, decide_every
+from demur_client.budget.filters import Filter, RenyiFilter
 from demur_proto.arrays import Flags, Integers
 from demur_proto.study import Policy
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client import budget_answers
-from demur_client.commands import add_commands
+from demur_client.budget import answers as budget_answers
+from demur_client.commands.budget import add_commands
 from demur_proto.errors import ParameterError
 from demur_proto.guarantee import NEIGHBOUR, UNIT
 
@@ -294,7 +294,7 @@ def test_a_number_outside_its_range_is_refused_by_name(
 def test_answering_needs_nothing_but_the_standard_library() -> None:
     program = (
         "import argparse, sys\n"
-        "from demur_client.commands import add_commands\n"
+        "from demur_client.commands.budget import add_commands\n"
         "parser = argparse.ArgumentParser()\n"
         "add_commands(parser.add_subparsers())\n"
         "options = parser.parse_args('budget epsilon --mu 1 --delta 1e-6'.split())\n"

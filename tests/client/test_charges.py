@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.charges import (
+from demur_client.budget.charges import (
     AnswersBudget,
     ApproxDpBudget,
     GdpBudget,
@@ -19,12 +19,11 @@ from demur_client.charges import (
     ZcdpBudget,
     charge_each,
 )
-from demur_client.filters import Filter, RenyiFilter
-from demur_proto.conversions import zcdp_rho
+from demur_client.budget.filters import Filter, RenyiFilter
+from demur_proto.accounting.calibration import GRAIN
+from demur_proto.accounting.conversions import renyi_budget, zcdp_rho
+from demur_proto.accounting.divergences import gaussian_renyi, laplace_renyi
 from demur_proto.errors import ParameterError
-from demur_proto.grid import GRAIN
-from demur_proto.renyi import gaussian_renyi, laplace_renyi
-from demur_proto.renyi_conversions import renyi_budget
 
 LARGEST = (1 << 62) - 1
 

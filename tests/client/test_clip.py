@@ -12,21 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.budget import affordable_radius, charge_units, decide
+from demur_client.budget.decide import affordable_radius, charge_units, decide
+from demur_client.budget.filters import Filter
 from demur_client.device import Device
-from demur_client.filters import Filter
-from demur_client.vectors.filters import check_clip_traces
+from demur_conformance.vectors.filters import check_clip_traces
 from demur_proto.arrays import Bits, Flags, Integers, Values, Words
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, read_study
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
-from demur_proto.mechanisms.rounding import squared_norms
+from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
+from demur_proto.mechanisms.registry import mechanism_for, report_length_of
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
-from demur_proto.words import decode_words
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round, define_study, read_study
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.sampling import FastSampler
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "accounting.json"
 TRACES: list[dict[str, Any]] = json.loads(GOLDEN.read_text(encoding="utf-8"))["clip_traces"]

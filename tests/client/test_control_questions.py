@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from counting_kit import EXPONENT, STATE, UNIT, NoNoise, a_study
 from demur_client.device import Device
 from demur_client.ledger.base import Ledger
-from demur_client.ledger.changes import Doubted
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.ledger.purse import LifetimeCap
-from demur_client.sources import FunctionSource
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.records import Doubted
+from demur_client.ledger.scope import LifetimeCap
+from demur_client.sources.base import FunctionSource
 from demur_proto.arrays import Values
 from demur_proto.asking import (
     next_error_count,
@@ -27,16 +27,16 @@ from demur_proto.asking import (
     next_round,
     round_of,
 )
-from demur_proto.continual.factors import change_norm
-from demur_proto.continual.payable import check_payable
-from demur_proto.definition import Defined, define_round, read_round
 from demur_proto.errors import ParameterError, PolicyError
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import ErrorCount, Gradient, HaltCount, Query, Round
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.following import check_payable
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study
-from demur_proto.words import decode_words
-from demur_server.collector import Collector
+from demur_proto.wire.definition import Defined, define_round, read_round
+from demur_proto.wire.words import decode_words
+from demur_server.collector.collector import Collector
 from demur_server.store.memory import MemoryStore
 from ledger_kit import quick_folder
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.decision import covered
+from demur_client.device import covered
 
 words = st.integers(-(1 << 31), 1 << 31)
 

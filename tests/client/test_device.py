@@ -12,20 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.budget import charge_units, decide
-from demur_client.decision import covered
-from demur_client.device import Device
+from demur_client.budget.decide import charge_units, decide
+from demur_client.device import Device, covered
 from demur_proto.arrays import Bits, Flags, Integers, Values, Words
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, report_id
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
+from demur_proto.mechanisms.registry import mechanism_for, report_length_of
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round, define_study, report_id
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.sampling import FastSampler
 
 SECRET = bytes(range(32))
 ANSWERS = 3

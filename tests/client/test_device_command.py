@@ -18,19 +18,19 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from demur_client.belonging import pinned
 from demur_client.device_folder import DeviceFolder
+from demur_client.enrolment import pinned
 from demur_client.ledger.file import LedgerFile
-from demur_proto.credentials import write_token
-from demur_proto.definition import define_study
+from demur_proto.accounting.numerics import text_up
 from demur_proto.errors import AccessError
-from demur_proto.outward import text_up
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
-from demur_server.admin import make_tokens
-from demur_server.certs import Authority
-from demur_server.notebook import open_notebook
-from demur_server.store.side_door import sqlite_door
+from demur_proto.transport.credentials import write_token
+from demur_proto.wire.definition import define_study
+from demur_server.admin.admin import make_tokens
+from demur_server.blocking import open_notebook
+from demur_server.grpc.tls import Authority
+from demur_server.store.inspect import sqlite_door
 from demur_sim.cli import main
 from serve_kit import Server, serving
 

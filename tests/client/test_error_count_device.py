@@ -13,19 +13,19 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.models import ModelCache
-from demur_client.sources import evaluate_error_share
+from demur_client.sources.base import evaluate_error_share
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_error_count, next_gradient, next_histogram, next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError, WireError
-from demur_proto.histograms import design_histogram_study
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.study import Policy, Purpose, Study, design_study
-from demur_proto.words import WordType, decode_words
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import WordType, decode_words
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 
 DEADLINE_S = 10.0

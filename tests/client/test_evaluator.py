@@ -19,7 +19,7 @@ from demur_client.evaluator.board import NOT_DONE, Board, taken
 from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError, StateError
 
@@ -90,7 +90,7 @@ def test_an_evaluation_whose_visit_has_ended_is_given_up_however_long_its_slot()
 def test_several_evaluators_of_one_process_are_closed_in_any_order() -> None:
     code = (
         "from demur_client.evaluator.supervised import SupervisedEvaluator as Made\n"
-        "from demur_client.sources import FunctionSource\n"
+        "from demur_client.sources.base import FunctionSource\n"
         "one, other = Made(FunctionSource({})), Made(FunctionSource({}))\n"
         "one.close(); other.close()"
     )

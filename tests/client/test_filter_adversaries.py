@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.charges import (
+from demur_client.budget.charges import (
     Amount,
     ApproxDpBudget,
     CompositionBudget,
@@ -19,8 +19,8 @@ from demur_client.charges import (
     RenyiBudget,
     ZcdpBudget,
 )
-from demur_client.filters import Filter, RenyiFilter
-from demur_proto.grid import GRAIN
+from demur_client.budget.filters import Filter, RenyiFilter
+from demur_proto.accounting.calibration import GRAIN
 from demur_proto.study import Policy
 
 LARGEST = (1 << 62) - 1
@@ -225,7 +225,7 @@ def test_the_property_notices_charges_that_are_rounded_the_wrong_way(
     def floored(loss: Any, bound: Amount, budget_units: int) -> int:
         return math.floor(budget_units * Fraction(loss) / Fraction(bound))
 
-    monkeypatch.setattr("demur_client.charges._units", floored)
+    monkeypatch.setattr("demur_client.budget.charges._units", floored)
 
     assert overspent(MEASURES[measure](1000, Policy.SKIP), searching(1), steps=5_000)[0]
 
@@ -237,7 +237,7 @@ def test_the_property_notices_a_filter_that_lets_one_unit_too_much_through(
         given_ = charge <= remaining + 1
         return given_, remaining - charge * given_, refused or not given_
 
-    monkeypatch.setattr("demur_client.filters.decide", loose)
+    monkeypatch.setattr("demur_client.budget.filters.decide", loose)
 
     assert overspent(squares(1000, Policy.SKIP), searching(1), steps=5_000)[0]
 

@@ -14,16 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.charges import AnswersBudget, ApproxDpBudget, GdpBudget, RenyiBudget, ZcdpBudget
-from demur_client.filters import Filter, RenyiFilter, spend_all
-from demur_client.vectors.filters import (
+from demur_client.budget.charges import (
+    AnswersBudget,
+    ApproxDpBudget,
+    GdpBudget,
+    RenyiBudget,
+    ZcdpBudget,
+)
+from demur_client.budget.filters import Filter, RenyiFilter, spend_all
+from demur_conformance.vectors.filters import (
     check_filter_traces,
     exact_decisions,
     integer_decisions,
     ticks_budget,
 )
+from demur_proto.accounting.pure import pure_rho
 from demur_proto.errors import ParameterError
-from demur_proto.pure import pure_rho
 from demur_proto.study import Policy, View, design_study
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "accounting.json"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.budget import decide, decide_every
-from demur_client.charges import RenyiBudget, ZcdpBudget
-from demur_client.filters import Filter, RenyiFilter, spend_all
+from demur_client.budget.charges import RenyiBudget, ZcdpBudget
+from demur_client.budget.decide import decide, decide_every
+from demur_client.budget.filters import Filter, RenyiFilter, spend_all
+from demur_proto.accounting.calibration import GRAIN
 from demur_proto.errors import ParameterError
-from demur_proto.grid import GRAIN
 from demur_proto.study import Policy
 
 # Several filters in one step.
@@ -168,8 +168,8 @@ def dawdling(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return decided
 
-    monkeypatch.setattr("demur_client.filters.decide", slowly(decide))
-    monkeypatch.setattr("demur_client.filters.decide_every", slowly(decide_every))
+    monkeypatch.setattr("demur_client.budget.filters.decide", slowly(decide))
+    monkeypatch.setattr("demur_client.budget.filters.decide_every", slowly(decide_every))
 
 
 @pytest.mark.usefixtures("dawdling")

@@ -13,23 +13,23 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.models import ModelCache
-from demur_client.sources import evaluate_gradient
+from demur_client.sources.base import evaluate_gradient
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_gradient
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import (
     ConnectionLost,
     ParameterError,
     UnsupportedError,
     WireError,
 )
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, Module, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, design_study
-from demur_proto.words import WordType, decode_words
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import WordType, decode_words
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 
 DEADLINE_S = 10.0
@@ -270,7 +270,7 @@ async def test_a_fetch_that_fails_is_a_lost_connection_and_no_report() -> None:
 
 def counted_fetches(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Which models were fetched, one after the other."""
-    from demur_server.service import CollectorService
+    from demur_server.grpc.services import CollectorService
 
     seen: list[bytes] = []
     real = CollectorService.GetModel

@@ -11,15 +11,15 @@ from demur_client.device import Device
 from demur_client.explain import explain_text
 from demur_proto.arrays import Values
 from demur_proto.asking import next_histogram, next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.of_round import mechanism_for, report_length_of
+from demur_proto.mechanisms.registry import mechanism_for, report_length_of
 from demur_proto.round import Feature, Randomiser, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.sampling import FastSampler
 
 SECRET = bytes(range(32))
 CATEGORIES = 5

@@ -20,13 +20,13 @@ import kill_warden
 from collector_kit import gaussian_for
 from demur_client.agent import COUNTED
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.keeping import STOPPED
+from demur_client.ledger.kept import STOPPED
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, report_id
 from demur_proto.round import Feature, Round
 from demur_proto.study import View, design_study
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study, report_id
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.base import Batch
 from demur_server.store.memory import MemoryStore
 from kill_warden import KINDS, Plan, value_of

@@ -11,12 +11,12 @@ import pytest
 
 from demur_client.ledger.base import Identity, Ledger, Settled
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.looking import LedgerCopy
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.ledger.purse import Purse
-from demur_proto.credentials import DeviceCredential
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.reading import LedgerCopy
+from demur_client.ledger.scope import Purse
 from demur_proto.errors import NotFoundError, ParameterError, StateError, StorageError
 from demur_proto.study import Policy
+from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1.report_pb2 import Report
 from ledger_kit import FULL, answer, ask, maker, spent_of, study_of
 

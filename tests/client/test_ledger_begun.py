@@ -15,17 +15,17 @@ from demur_client.device import Device
 from demur_client.explain import explain_text
 from demur_client.ledger.base import Settled
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.looking import LedgerCopy
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.sources import FunctionSource
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.reading import LedgerCopy
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_histogram
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError, StateError, StorageError
 from demur_proto.round import Randomiser, Round
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.samplers.exact import ExactSampler
-from demur_proto.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study
-from demur_proto.words import decode_words
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
 from home_kit import Home, execute
 from ledger_kit import FULL, answer, ask, histogram_study, quick_folder, spent_of, study_of
 

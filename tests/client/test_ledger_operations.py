@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.purse import Purse
+from demur_client.ledger.scope import Purse
 from demur_proto.errors import StateError
 from demur_proto.v1.report_pb2 import Report
 from ledger_kit import FULL, answer, ask, quick_folder

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from counting_kit import STATE, a_study, rounds_of
 from demur_client.device import Device
 from demur_client.ledger.base import Settled
-from demur_client.ledger.charged import fitting_note
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.purse import Purse
+from demur_client.ledger.records import fitting_note
+from demur_client.ledger.scope import Purse
 from demur_client.policy import OwnerPolicy
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_halt_count, next_histogram
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.round import Randomiser, Round
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.samplers.exact import ExactSampler
-from demur_proto.segments import Factorisation, Segment
 from demur_proto.study import Policy, Purpose, Study
 from demur_proto.v1.report_pb2 import Report
+from demur_proto.wire.definition import Defined, define_round
 from ledger_kit import FULL, ask, histogram_study, quick_folder, spent_of, study_of
 
 TURNS = 5

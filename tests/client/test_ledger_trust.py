@@ -11,7 +11,7 @@ import pytest
 
 from demur_client.ledger.base import Identity
 from demur_client.ledger.counter import FileCounter
-from demur_client.ledger.looking import LedgerCopy
+from demur_client.ledger.reading import LedgerCopy
 from demur_proto.errors import StorageError
 from home_kit import CHARGE, CHARGE_AT, SECRET, STUDY, Home, execute
 from ledger_kit import FULL, answer, ask, quick_folder, spent_of, study_of

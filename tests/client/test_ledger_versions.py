@@ -9,7 +9,7 @@ import pytest
 
 from demur_client.ledger import schema
 from demur_client.ledger.base import Settled
-from demur_client.ledger.looking import LedgerCopy
+from demur_client.ledger.reading import LedgerCopy
 from demur_proto.errors import StateError, UnsupportedError
 from home_kit import CHARGE_AT, SECRET, STUDY, Home, execute
 from ledger_kit import FULL, answer, ask, spent_of

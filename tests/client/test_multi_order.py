@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_client.charges import RenyiBudget
-from demur_client.filters import RenyiFilter
-from demur_client.vectors.filters import check_multi_order_traces
-from demur_proto.renyi_conversions import curve_epsilon, renyi_budget
+from demur_client.budget.charges import RenyiBudget
+from demur_client.budget.filters import RenyiFilter
+from demur_conformance.vectors.filters import check_multi_order_traces
+from demur_proto.accounting.conversions import curve_epsilon, renyi_budget
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "golden" / "accounting.json").read_text(encoding="utf-8")
@@ -163,7 +163,7 @@ def some_order(charges: Any, *, remaining: Any, refused: Any, retire: bool) -> A
 def test_going_on_while_some_order_fits_leaks_what_was_recorded(
     witness: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("demur_client.filters.decide_every", some_order)
+    monkeypatch.setattr("demur_client.budget.filters.decide_every", some_order)
     attack = Attack(witness)
     chosen = {}
     for at, order in enumerate(attack.orders):

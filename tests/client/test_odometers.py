@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.odometers import (
+from demur_client.budget.odometers import (
     ExactSumOdometer,
     NestedOdometer,
     Odometer,
     RestartOdometer,
 )
-from demur_client.vectors.filters import check_odometer_traces
+from demur_conformance.vectors.filters import check_odometer_traces
 from demur_proto.errors import ParameterError
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "accounting.json"

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.belonging import agent_of
+from demur_client.enrolment import agent_of
 from demur_client.evaluator.spare import SpareEvaluator
-from demur_client.folder_source import FolderSource
-from demur_client.ledger.memory import MemoryLedger
+from demur_client.ledger.kept import MemoryLedger
 from demur_client.policy import QUESTIONS, OwnerPolicy, QuietHours, epsilon_together
 from demur_client.policy_file import load_counter, load_policy, template
-from demur_client.sources import FunctionSource
-from demur_client.table_source import TableSource
+from demur_client.sources.base import FunctionSource
+from demur_client.sources.folder import FolderSource
+from demur_client.sources.sql import TableSource
+from demur_proto.accounting.conversions import zcdp_epsilon
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.asking import next_prefix, next_round, round_of
-from demur_proto.conversions import zcdp_epsilon
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError, PolicyError
-from demur_proto.histograms import design_histogram_study
 from demur_proto.round import Feature, Histogram, Query, Randomiser
-from demur_proto.segments import Segment
+from demur_proto.running.segments import Segment
 from demur_proto.study import Measure, Study, View, design_study
 from demur_proto.v1 import round_pb2
+from demur_proto.wire.definition import Defined, define_round, define_study
 
 FEATURE = Feature(name="x")
 

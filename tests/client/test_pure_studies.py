@@ -10,22 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.charges import CompositionBudget, PureBudget
-from demur_client.filters import Filter
-from demur_client.ledger.purse import Declared, LifetimeCap
+from demur_client.budget.charges import CompositionBudget, PureBudget
+from demur_client.budget.filters import Filter
+from demur_client.ledger.scope import Declared, LifetimeCap
+from demur_proto.accounting.calibration import GRAIN
+from demur_proto.accounting.histograms import design_histogram_study, epsilon_for_answers
+from demur_proto.accounting.pure import composition_delta, pure_rho
 from demur_proto.asking import check_affordable, next_histogram
-from demur_proto.composition import composition_delta
-from demur_proto.definition import define_study, read_study
 from demur_proto.errors import ParameterError, WireError
-from demur_proto.grid import GRAIN
 from demur_proto.guarantee import guarantee_of
-from demur_proto.histograms import design_histogram_study, epsilon_for_answers
-from demur_proto.mechanisms.of_round import mechanism_for, weight_of
 from demur_proto.mechanisms.randomised_response import BinaryRandomisedResponse
-from demur_proto.pure import pure_rho
+from demur_proto.mechanisms.registry import mechanism_for, weight_of
 from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import CATEGORICAL, Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import study_pb2
+from demur_proto.wire.definition import define_study, read_study
 
 
 def study_in(measure: Measure, *, answers: int = 5, epsilon: float = 1.0) -> Study:

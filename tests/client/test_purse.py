@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.filters import Filter
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.ledger.purse import Declared, LifetimeCap, Purse
+from demur_client.budget.filters import Filter
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.scope import Declared, LifetimeCap, Purse
+from demur_proto.accounting.calibration import GRAIN
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.grid import GRAIN
 from demur_proto.study import Measure, Policy
 from ledger_kit import FULL, answer, ask, histogram_study, maker, spent_of, study_of
 

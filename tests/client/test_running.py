@@ -13,24 +13,24 @@ import anyio
 import grpc
 import pytest
 
-from demur_client import running
+from demur_client import agent as running
+from demur_client.agent import Agent
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy, QuietHours, epsilon_together
-from demur_client.running import Agent
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_round
-from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import AccessError, ParameterError, PolicyError
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, View, design_study
-from demur_server.access import CredentialAccess
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.transport.credentials import DeviceCredential
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.collector.collector import Collector
+from demur_server.grpc.access import CredentialAccess
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
-from demur_sim.in_process import InProcessEvaluator
+from demur_sim.engine.devices import InProcessEvaluator
 
 DEADLINE_S = 10.0
 QUICK = {"first_retry_s": 0.02, "longest_retry_s": 0.1}

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting_kit import STATE, UNIT, NoNoise, a_study, chain_of, dense, dense_chain
+from demur_client.budget.running_counts import UNTOLD
 from demur_client.device import Device
-from demur_client.running_state import UNTOLD
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_prefix
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.round import Round
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study
-from demur_proto.words import decode_words
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
 
 KINDS = list(Factorisation)
 SQUARE_ROOT = Factorisation.SQUARE_ROOT

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting_kit import STATE, UNIT, NoNoise, a_study, dense, rounds_of
-from demur_client import running_state
+from demur_client.budget import running_counts as running_state
+from demur_client.budget.filters import Filter
+from demur_client.budget.running_counts import RunningState
 from demur_client.device import Device
-from demur_client.filters import Filter
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.running_state import RunningState
+from demur_client.ledger.kept import MemoryLedger
 from demur_proto.arrays import Values
 from demur_proto.asking import next_halt_count, next_round
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature, Round
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Purpose, Study
-from demur_proto.words import decode_words
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
 
 KINDS = list(Factorisation)
 policies = st.sampled_from([Policy.SKIP, Policy.RETIRE])

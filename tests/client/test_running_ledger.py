@@ -20,18 +20,18 @@ from counting_kit import STATE, UNIT, NoNoise, a_study, chain_of, dense, rounds_
 from demur_client.device import Device
 from demur_client.explain import explain_fields, explain_text
 from demur_client.ledger.base import Ledger, Settled
-from demur_client.ledger.changes import Doubted
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.ledger.purse import LifetimeCap
-from demur_client.sources import FunctionSource
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.records import Doubted
+from demur_client.ledger.scope import LifetimeCap
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_halt_count, next_prefix, next_round
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.round import Round
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study
-from demur_proto.words import decode_words
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
 from ledger_kit import quick_folder
 
 NOTHING = FunctionSource({})

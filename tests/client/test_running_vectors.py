@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from counting_kit import a_study, chain_of
-from demur_client.filters import Filter
-from demur_client.running_state import RunningState
-from demur_proto.continual.factors import factors_of
-from demur_proto.segments import Factorisation
+from demur_client.budget.filters import Filter
+from demur_client.budget.running_counts import RunningState
+from demur_proto.running.factorisations import factors_of
+from demur_proto.running.segments import Factorisation
 from demur_proto.study import Policy
 
 GOLDEN: dict[str, Any] = json.loads(

@@ -9,14 +9,14 @@ import pytest
 
 from demur_client.device import Device
 from demur_client.slots import report_in_slot
-from demur_client.sources import DataSource
+from demur_client.sources.base import DataSource
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_round
-from demur_proto.definition import define_round, define_study
 from demur_proto.round import Feature
 from demur_proto.study import design_study
-from demur_sim.in_process import InProcessEvaluator
-from demur_sim.observer import Advantage
+from demur_proto.wire.definition import define_round, define_study
+from demur_sim.engine.devices import InProcessEvaluator
+from demur_sim.engine.observer import Advantage
 
 pytestmark = pytest.mark.alone
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_client.sources import evaluate_query
+from demur_client.sources.base import evaluate_query
 from demur_proto.arrays import Values
 from demur_proto.round import Feature, Linear
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demur_client.folder_source import FolderSource
-from demur_client.guarded_sql import FUNCTIONS, Limits, check_select
-from demur_client.sources import FunctionSource, evaluate_query
-from demur_client.table_source import TableSource
+from demur_client.sources.base import FunctionSource, evaluate_query
+from demur_client.sources.folder import FolderSource
+from demur_client.sources.sql import FUNCTIONS, Limits, TableSource, check_select
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature, Linear
 

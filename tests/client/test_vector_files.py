@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.vectors.checker import FAMILIES, check_file
+from demur_conformance.vectors.checker import FAMILIES, check_file
 from demur_proto.errors import DataError
 from vectors_kit import ACCOUNTING, CASES, GOLDEN, check_vectors, leaves, written
 
@@ -237,7 +237,7 @@ def test_checking_needs_no_more_than_a_device_has_installed() -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from demur_client.vectors.checker import check_file\n"
+        "from demur_conformance.vectors.checker import check_file\n"
         f"assert all(finding.holds for finding in check_file(Path({str(GOLDEN)!r}, "
         "'accounting.json')))\n"
         "extra = {'demur_sim', 'demur_server', 'scipy', 'sklearn', 'matplotlib'}\n"

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.vectors.case import Case, examine
-from demur_client.vectors.checker import FAMILIES, check_file
-from demur_client.vectors.facts import answered_rounds, worst_replacement
-from demur_client.vectors.verdict import Tally, relative_error
-from demur_client.vectors.witness import Witness, leaked_delta
+from demur_conformance.vectors.case import Case, Tally, examine, relative_error
+from demur_conformance.vectors.checker import FAMILIES, check_file
+from demur_conformance.vectors.facts import answered_rounds, worst_replacement
+from demur_conformance.vectors.witness import Witness, leaked_delta
 from demur_proto.errors import DataError, ParameterError
 from vectors_kit import ACCOUNTING, CASES, DIVERGENCES, GOLDEN, check_vectors, leaves, written
 

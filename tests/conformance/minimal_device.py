@@ -23,17 +23,17 @@ from typing import Any
 import grpc
 import numpy as np
 
-from demur_client.filters import Filter
-from demur_proto.chunks import report_messages
-from demur_proto.credentials import METADATA_KEY, read_token
-from demur_proto.definition import Defined, read_round, read_study, report_id
+from demur_client.budget.filters import Filter
 from demur_proto.errors import DemurError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import Linear, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import MechanismFamily, Policy, Study
+from demur_proto.transport.credentials import METADATA_KEY, read_token
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
+from demur_proto.wire.definition import Defined, read_round, read_study, report_id
+from demur_proto.wire.frames import report_messages
 
 PAUSE_S = 0.05
 READY_S = 5.0  #: for which a round waits, before its slot, for what will evaluate it

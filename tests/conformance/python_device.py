@@ -17,14 +17,14 @@ from typing import Any
 import anyio
 import numpy as np
 
-from demur_client.belonging import agent_of, enrol_device
+from demur_client.enrolment import agent_of, enrol_device
 from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_client.sources import FunctionSource
-from demur_proto.credentials import read_token
+from demur_client.sources.base import FunctionSource
 from demur_proto.errors import ConnectionLost, DemurError, ours_in
 from demur_proto.round import Feature
+from demur_proto.transport.credentials import read_token
 
 WORSE = runpy.run_path(str(Path(__file__).with_name("owner_source.py")))["WORSE"]
 

@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 
 from access_kit import House, opened
+from demur_conformance.collector import Visitor, try_collector
+from demur_conformance.verdicts import COLLECTOR_RULES, Verdict, Verdicts
 from demur_proto.asking import next_round
-from demur_proto.credentials import DeviceCredential, write_token
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import AccessError, ParameterError, StateError
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
+from demur_proto.transport.credentials import DeviceCredential, write_token
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_server import serving
-from demur_server.access import Caller, CredentialAccess, MetadataItems
-from demur_server.service import CollectorService
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.grpc import serving
+from demur_server.grpc.access import Caller, CredentialAccess, MetadataItems
+from demur_server.grpc.services import CollectorService
 from demur_server.store.base import Role
-from demur_sim.conformance.collector_run import Visitor, try_collector
-from demur_sim.conformance.rules import COLLECTOR_RULES
-from demur_sim.conformance.verdicts import Verdict, Verdicts
 
 
 def small_study() -> Defined[Study]:

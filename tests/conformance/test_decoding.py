@@ -5,19 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.study import Policy
-from demur_proto.words import WordType
-from demur_sim.conformance.budget_scripts import Plan, clip_plan, retire_plan, skip_plan
-from demur_sim.conformance.decoding import (
+from demur_conformance.budget_scripts import Plan, clip_plan, retire_plan, skip_plan
+from demur_conformance.questions import (
     agrees,
+    ask,
     noise_is_right,
     noises_differ,
+    of_squared_norm,
+    revealing_study,
     shown_norm,
     words_of,
 )
-from demur_sim.conformance.questions import ask, of_squared_norm, revealing_study
-from demur_sim.conformance.rules import DEVICE_RULES
-from demur_sim.conformance.verdicts import Verdict, Verdicts
+from demur_conformance.verdicts import DEVICE_RULES, Verdict, Verdicts
+from demur_proto.study import Policy
+from demur_proto.wire.words import WordType
 
 STUDY = revealing_study(Policy.SKIP)
 ASKED = ask(STUDY, 1, (40_000, -30_000, *(0,) * 14))

@@ -10,11 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from demur_conformance.command import text
+from demur_conformance.device_run import SCRIPTS, Trial, try_device
+from demur_conformance.verdicts import COLLECTOR_RULES, DEVICE_RULES, Rule, Verdict, Verdicts
 from demur_sim import cli
-from demur_sim.conformance.command import text
-from demur_sim.conformance.device_run import SCRIPTS, Trial, try_device
-from demur_sim.conformance.rules import COLLECTOR_RULES, DEVICE_RULES, Rule
-from demur_sim.conformance.verdicts import Verdict, Verdicts
 
 pytestmark = pytest.mark.alone  # evaluations have the lowest priority
 

@@ -1,7 +1,7 @@
 """Whether an evaluation shows to a collector that watches when devices send, and how they react.
 
 The suite watches three of the sources that would tell most, each on one processor or on two; `make long-edge`
-watches all of them on both, in about an hour, most of which is waiting for the slots of large reports.
+watches all of them on both, in about three hours, most of which is waiting for the slots of large reports.
 Statistics: see `edge_kit`.
 """
 
@@ -93,8 +93,11 @@ def test_a_feature_map_with_a_new_seed_each_round_shows_no_example(count: int) -
 @pytest.mark.long
 @COUNTS
 def test_a_model_with_a_large_gradient_shows_no_examples(count: int) -> None:
-    """400 examples of a model with 65,000 hidden units; a report is a megabyte, and takes 150 ms to make."""
-    watch = a_watch("many", sends=1500, count=count, slot_ms=3000)
+    """400 examples of a model with 65,000 hidden units; a report is a megabyte, and takes 100 ms to make.
+
+    More than two such devices on one processor would fall behind, and then nothing is promised.
+    """
+    watch = a_watch("many", sends=1500, count=count, slot_ms=2000)
     watch = replace(watch, asks="hidden", memory_mib=1024)
 
-    check(watch, *judge(watch, devices=2 * DEVICES))
+    check(watch, *judge(watch, devices=2))

@@ -10,17 +10,21 @@ from typing import Any
 import grpc
 
 from demur_client.connection import connected
-from demur_proto.channels import ClientTls
-from demur_proto.credentials import METADATA_KEY, Credential, DeviceCredential, NamedSecret
-from demur_proto.definition import Defined
 from demur_proto.study import Study
-from demur_server.access import CredentialAccess
-from demur_server.collector import Collector
-from demur_server.keys import MemoryKeys
-from demur_server.serving import Ports, served
+from demur_proto.transport.channels import ClientTls
+from demur_proto.transport.credentials import (
+    METADATA_KEY,
+    Credential,
+    DeviceCredential,
+    NamedSecret,
+)
+from demur_proto.wire.definition import Defined
+from demur_server.collector.collector import Collector
+from demur_server.collector.keys import MemoryKeys
+from demur_server.grpc.access import CredentialAccess, hash_secret, new_named, new_token
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.base import Role
 from demur_server.store.memory import MemoryStore
-from demur_server.tokens import hash_secret, new_named, new_token
 
 DEADLINE_S = 10.0
 

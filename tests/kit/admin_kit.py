@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round
 from demur_proto.round import Feature
 from demur_proto.study import Study
-from demur_proto.words import encode_words
-from demur_server.collector import Collector
-from demur_server.keys import KeyFolder
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import encode_words
+from demur_server.collector.collector import Collector
+from demur_server.collector.keys import KeyFolder
 from demur_server.store.base import Store
 
 Capture = pytest.CaptureFixture[str]

@@ -13,14 +13,14 @@ import numpy as np
 from demur_client import agent
 from demur_client.connection import connected
 from demur_client.device import Device
-from demur_client.sources import DataSource
+from demur_client.sources.base import DataSource
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_sim.in_process import InProcessEvaluator
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_sim.engine.devices import InProcessEvaluator
 
 ACCEPTED = report_pb2.DISPOSITION_ACCEPTED
 DUPLICATE = report_pb2.DISPOSITION_DUPLICATE

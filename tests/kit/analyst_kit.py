@@ -8,14 +8,14 @@ import grpc
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined
 from demur_proto.errors import DemurError
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
-from demur_proto.status import error_of
-from demur_proto.words import encode_words
+from demur_proto.transport.calls import error_of
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.words import encode_words
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
+from demur_server.collector.collector import Collector
 
 DEADLINE_S = 10.0
 

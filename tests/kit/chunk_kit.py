@@ -13,17 +13,16 @@ import numpy as np
 from access_kit import DEADLINE_S, reached, shown
 from demur_proto.arrays import Words
 from demur_proto.asking import next_round
-from demur_proto.chunks import frame_messages, report_messages
-from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.frames import split_frames
 from demur_proto.round import Feature, Round
 from demur_proto.study import design_study
+from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.words import encode_words
-from demur_server.assembling import Assembler, AssemblyLimits
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.frames import frame_messages, report_messages, split_frames
+from demur_proto.wire.words import encode_words
+from demur_server.collector.chunks import Assembler, AssemblyLimits
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 
 DIMENSION = 600_001  # of reports of 2,400,004 bytes: two chunks and 302,852 bytes
 MEMORY = 8 * DIMENSION

@@ -7,14 +7,14 @@ import anyio
 import anyio.lowlevel
 import numpy as np
 
-from demur_proto.definition import Defined
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
-from demur_proto.words import encode_words
-from demur_server.collector import Collector
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.words import encode_words
+from demur_server.collector.collector import Collector
 from demur_server.store.base import Batch, Totals
 from demur_server.store.memory import MemoryStore
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_prefix
-from demur_proto.continual.factors import factors_of
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.factorisations import factors_of
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Policy, Study, View, design_study
+from demur_proto.wire.definition import Defined, define_round, define_study
 
 EXPONENT = -14
 UNIT = 1 << -EXPONENT  #: grid steps of one unit of the state

@@ -8,9 +8,9 @@ import numpy as np
 
 from crash_keeper import Keeper
 from crash_line import AGAIN_S, CALL_S
-from demur_proto.calls import PEER, calling
-from demur_proto.credentials import NamedSecret, metadata_of
 from demur_proto.errors import ConnectionLost, NotFoundError, StateError
+from demur_proto.transport.calls import PEER, calling
+from demur_proto.transport.credentials import NamedSecret, metadata_of
 from demur_proto.v1 import analyst_pb2
 
 SERVICE = "/demur_proto.v1.Analyst/"

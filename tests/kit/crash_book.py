@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import Defined
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
-from demur_proto.words import encode_words
+from demur_proto.transport.credentials import DeviceCredential
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.words import encode_words
 from store_kit import ACCEPTED, CONFLICT, DUPLICATE, INVALID, ROUND_CLOSED, TRY_LATER
 
 HONEST, OTHER_BYTES, SECOND_ID = 1, 1000, 100  #: the one word that is not 0

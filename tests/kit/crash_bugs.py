@@ -4,14 +4,13 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from demur_server.keys import KeyFolder
+from demur_server.collector.keys import KeyFolder
 from demur_server.store import records
-from demur_server.store.base import Totals
-from demur_server.store.clerk import Clerk
-from demur_server.store.counting import Counting
+from demur_server.store.base import Counting, Totals
 from demur_server.store.link import Link
 from demur_server.store.postgres import PostgresLink
 from demur_server.store.sqlite import SqliteLink
+from demur_server.store.worker import Clerk
 
 
 def acknowledge_before_commit() -> None:

@@ -11,8 +11,8 @@ import grpc
 
 from crash_book import Broken
 from crash_process import Fate, Process
+from demur_server.admin.data_folder import Listening
 from demur_server.config import ServerConfig
-from demur_server.data_folder import Listening
 
 KILLED = -9
 Ending = Fate | float | None  #: a step of its own; seconds after its start; or none

@@ -15,13 +15,12 @@ import numpy as np
 from crash_book import Book, Broken, Sent
 from crash_keeper import Keeper
 from demur_client.connection import send
-from demur_proto.calls import PEER, calling
-from demur_proto.credentials import Credential, DeviceCredential, metadata_of
-from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, NotFoundError, StateError
 from demur_proto.study import Study
+from demur_proto.transport.calls import PEER, calling
+from demur_proto.transport.credentials import Credential, DeviceCredential, metadata_of
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.wire.definition import PROTOCOL_VERSION, Defined
 from store_kit import ROUND_CLOSED, TRY_LATER
 
 CALL_S = 15.0

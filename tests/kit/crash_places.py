@@ -12,15 +12,15 @@ from typing import Protocol
 
 import psycopg
 
-from demur_proto.credentials import NamedSecret
+from demur_proto.transport.credentials import NamedSecret
+from demur_server.admin.data_folder import credential_file, read_secret_file
+from demur_server.collector.keys import KeyFolder
 from demur_server.config import ServerConfig, StoreConfig
-from demur_server.data_folder import credential_file, read_secret_file
-from demur_server.keys import KeyFolder
-from demur_server.running import running
-from demur_server.store import identities
+from demur_server.grpc.access import hash_secret, new_named
+from demur_server.serve import running
+from demur_server.store import records as identities
 from demur_server.store.base import NamedCredential, Role
-from demur_server.store.side_door import SideDoor, postgres_door, sqlite_door
-from demur_server.tokens import hash_secret, new_named
+from demur_server.store.inspect import SideDoor, postgres_door, sqlite_door
 from store_kit import PostgresPlace, PostgresServer
 
 # Always the same, so that the same devices enrol when a story is told again.

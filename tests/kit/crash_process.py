@@ -26,11 +26,12 @@ import pytest
 
 from crash_bugs import BUGS
 from demur_proto.errors import DemurError
-from demur_server import running
-from demur_server.collector import Collector
+from demur_server import serve as running
+from demur_server.admin.data_folder import Listening
+from demur_server.collector.collector import Collector
 from demur_server.config import ServerConfig
-from demur_server.data_folder import Listening
-from demur_server.store import clerk, postgres
+from demur_server.store import postgres
+from demur_server.store import worker as clerk
 from demur_server.store.sqlite import SqliteDatabase
 from store_kit import Fuse, fused_postgres, fused_sqlite
 
@@ -43,7 +44,7 @@ IMPORTED = (
     "anyio._core._sockets",
     "anyio._core._synchronization",
     "demur_proto.asking",
-    "demur_server.running",
+    "demur_server.serve",
     "demur_server.store.postgres",
     "encodings.idna",
     "grpc_health.v1.health",

@@ -16,18 +16,17 @@ from crash_places import Furniture, Place
 from crash_process import Fate, Step
 from demur_client.enrolment import enrol
 from demur_proto.asking import next_round
-from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import define_round, define_study
 from demur_proto.errors import AccessError, ConnectionLost
-from demur_proto.hmacs import prepare_key
 from demur_proto.release import Release
 from demur_proto.round import Feature
 from demur_proto.study import design_study
+from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import analyst_pb2
-from demur_proto.version import PROTOCOL_VERSION
-from demur_server.overview import round_lines
-from demur_server.tokens import device_secrets
-from demur_server.verifying import verify
+from demur_proto.wire.definition import PROTOCOL_VERSION, define_round, define_study
+from demur_proto.wire.hmacs import prepare_key
+from demur_server.admin.overview import round_lines
+from demur_server.admin.verifying import verify
+from demur_server.grpc.access import device_secrets
 
 STORY_S = 30.0  #: by then every story is over, or something hangs
 PAUSE_S = 0.004  #: the longest that a client thinks between two streams

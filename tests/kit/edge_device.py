@@ -22,17 +22,16 @@ import anyio
 import numpy as np
 import numpy.typing as npt
 
+from demur_client.agent import Agent
 from demur_client.connection import connected
 from demur_client.evaluator.base import Evaluator
 from demur_client.evaluator.opening import open_evaluator
-from demur_client.guarded_sql import Limits
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_client.running import Agent
-from demur_client.table_source import TableSource
+from demur_client.sources.sql import Limits, TableSource
 from demur_proto.arrays import Values
 from demur_proto.round import Feature
-from demur_sim.in_process import InProcessEvaluator
+from demur_sim.engine.devices import InProcessEvaluator
 
 ROWS = 3000  #: of the large table: its cross join with itself twice takes days
 SQL = "SELECT count(*) > 0 FROM t a, t b, t c WHERE a.x + b.x + c.x = -5"

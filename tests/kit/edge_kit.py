@@ -38,7 +38,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from demur_sim.observer import Advantage
+from demur_sim.engine.observer import Advantage
 from edge_observer import COLUMNS, Watch
 
 Table = npt.NDArray[np.int64]  #: [rounds, COLUMNS], of one device

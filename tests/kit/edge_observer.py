@@ -26,20 +26,19 @@ from typing import final
 import numpy as np
 
 from demur_proto.asking import next_gradient, next_round
-from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.model_pieces import pieces_of
+from demur_proto.models.architectures import HiddenLayer, Softmax
 from demur_proto.models.definition import (
     DefinedModel,
     ModelDefinition,
     define_model,
     read_model,
 )
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
 from demur_proto.models.whitened_gradients import WhitenedGradients
 from demur_proto.round import Feature, Gradient, Linear, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import collector_pb2, report_pb2
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.frames import pieces_of
 from edge_device import UNITS, WORD
 from edge_wire import Gone, Message, Pong, Wire, is_visit, opened
 

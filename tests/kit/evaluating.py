@@ -23,7 +23,7 @@ import numpy as np
 from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 
 if TYPE_CHECKING:
     from demur_client.device import Device
@@ -210,9 +210,9 @@ async def evaluate(evaluator: Tried, behaviours: list[str]) -> list[dict[str, An
     from demur_client.device import Device
     from demur_client.slots import report_in_slot
     from demur_proto.asking import next_round
-    from demur_proto.definition import define_round, define_study
     from demur_proto.round import Feature
     from demur_proto.study import View, design_study
+    from demur_proto.wire.definition import define_round, define_study
 
     study = define_study(
         design_study(
@@ -273,8 +273,8 @@ async def abandon(evaluator: Tried, device: "Device", rounds: int) -> int:
     """How many processes there are after visits that ended while the same round was evaluated."""
     from demur_client.slots import report_in_slot
     from demur_proto.asking import next_round
-    from demur_proto.definition import define_round
     from demur_proto.round import Feature
+    from demur_proto.wire.definition import define_round
 
     feature = Feature(name="value", parameters={"behaviour": float(NAMES.index("hangs"))})
     asked = define_round(next_round(device.study, [feature], number=100_000))

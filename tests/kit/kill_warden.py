@@ -28,13 +28,13 @@ import anyio
 import anyio._backends._asyncio
 import numpy as np
 
+from demur_client.agent import Agent
 from demur_client.connection import connected
 from demur_client.evaluator import confine
 from demur_client.evaluator.opening import open_evaluator
 from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_client.running import Agent
 from demur_proto.arrays import Values
 from demur_proto.round import Feature
 from demur_proto.samplers.exact import ExactSampler

@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 
 from demur_client.ledger.base import Ledger
-from demur_client.ledger.purse import Purse
+from demur_client.ledger.scope import Purse
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, report_id
-from demur_proto.histograms import design_histogram_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_proto.v1.report_pb2 import Report
+from demur_proto.wire.definition import Defined, define_round, define_study, report_id
 
 FULL = 1 << 28  #: Σz² of an answer at the full clip, grid steps²
 ANSWERS = 3  #: how many of them a study's budget holds

@@ -3,11 +3,11 @@
 import numpy as np
 
 from demur_proto.asking import next_error_count, next_gradient
-from demur_proto.definition import Defined, define_round, define_study
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.round import Round
 from demur_proto.study import Purpose, design_study
+from demur_proto.wire.definition import Defined, define_round, define_study
 
 DEADLINE_S = 10.0
 

@@ -19,7 +19,7 @@ from counting_kit import NoNoise, a_study, chain_of
 from demur_client.device import Device
 from demur_client.ledger.base import Ledger
 from demur_client.ledger.file import LedgerFile
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from ledger_crash import Doom, fork, watch
 
 STATES = (1, 2, 2, 0, 2, 1)  #: round by round; not all of the changes fit

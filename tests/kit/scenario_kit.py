@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from demur_proto.round import Feature
-from demur_sim.populations import Population
+from demur_sim.people.populations import Population
 from demur_sim.scenario import Scenario
 
 EVENTS = "visitor,day,minutes\n17,2026-01-05,12.5\n4,2026-01-05,3\n17,2026-01-07,40\n"

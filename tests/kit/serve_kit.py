@@ -15,17 +15,21 @@ import grpc
 
 from demur_client.connection import connected
 from demur_client.enrolment import enrol
-from demur_proto.credentials import DeviceCredential, NamedSecret, metadata_of, read_credential
-from demur_proto.definition import ROUND_TAG, Defined, hash_definition
 from demur_proto.study import Study
+from demur_proto.transport.credentials import (
+    DeviceCredential,
+    NamedSecret,
+    metadata_of,
+    read_credential,
+)
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.version import PROTOCOL_VERSION
+from demur_proto.wire.definition import PROTOCOL_VERSION, ROUND_TAG, Defined, hash_definition
 
 DEADLINE_S = 15.0
 COMMAND = """
 import argparse, sys
 from demur_proto.errors import DemurError, ParameterError
-from demur_server import admin_command, ask_command, close_command, commands
+from demur_server.commands import admin as admin_command, ask as ask_command, close as close_command, serve as commands
 parser = argparse.ArgumentParser(prog="demur")
 parts = parser.add_subparsers()
 for each in (admin_command, ask_command, close_command, commands):

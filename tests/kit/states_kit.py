@@ -3,9 +3,9 @@
 from functools import cache
 from typing import Any
 
-from demur_proto.segments import Factorisation
+from demur_proto.running.segments import Factorisation
+from demur_sim.results.running import RunningResult
 from demur_sim.run import simulate
-from demur_sim.running_results import RunningResult
 from demur_sim.scenario import Scenario, load_scenario
 
 DEVICES, ROUNDS = 5000, 96  # two blocks, the last one smaller

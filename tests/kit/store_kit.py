@@ -17,10 +17,10 @@ import pytest
 
 from demur_proto.arrays import Integers, Words
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_server.store.base import Batch, Store
 from demur_server.store.durable import DurableStore
 from demur_server.store.memory import MemoryStore

@@ -6,11 +6,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from demur_proto.definition import Defined, read_round
 from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_proto.words import encode_words
+from demur_proto.wire.definition import Defined, read_round
+from demur_proto.wire.words import encode_words
 
 DEADLINE_S = 10.0
 

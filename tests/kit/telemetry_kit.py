@@ -7,11 +7,11 @@ import numpy as np
 
 from demur_proto.arrays import Integers
 from demur_proto.round import Feature
-from demur_sim.histogram_results import HistogramResult
-from demur_sim.results import Result
+from demur_sim.people.opening import population_of
+from demur_sim.results.base import Result
+from demur_sim.results.histograms import HistogramResult
 from demur_sim.run import simulate
 from demur_sim.scenario import Scenario, load_scenario
-from demur_sim.scenario_people import population_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 DEVICES, PERIODS = 10_000, 12  # three blocks, the last one smaller

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from demur_sim.torch_loading import load_torch
+from demur_sim.training.torch_models import load_torch
 
 
 def small_chain() -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from demur_client.commands import add_commands
-from demur_client.vectors.checker import families_of
+from demur_conformance.check_vectors import add_commands
+from demur_conformance.vectors.checker import families_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ACCOUNTING: dict[str, Any] = json.loads((GOLDEN / "accounting.json").read_text("utf-8"))

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from demur_proto.accuracy import supremum_failure, supremum_radius, supremum_radius_bound
+from demur_proto.accounting.intervals import (
+    supremum_failure,
+    supremum_radius,
+    supremum_radius_bound,
+)
 from demur_proto.errors import ParameterError
 
 GOLDEN: list[dict[str, Any]] = json.loads(

@@ -3,13 +3,13 @@ from dataclasses import replace
 import pytest
 
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import Feature, Linear, Round
 from demur_proto.study import Study, View, design_study
-from demur_proto.words import WordType
+from demur_proto.wire.definition import Defined, define_round, define_study, read_round
+from demur_proto.wire.words import WordType
 
 FEATURE = Feature(name="active", parameters={"day": 3.0})
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.baselines import (
+from demur_proto.accounting.conversions import zcdp_rho
+from demur_proto.accounting.targets import (
     PureLosses,
     basic_fits,
     rogers_fits,
     rounds_that_fit,
     whitehouse_fits,
 )
-from demur_proto.conversions import zcdp_rho
 from demur_proto.errors import ParameterError
 
 GOLDEN: list[dict[str, Any]] = json.loads(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.calibration import (
+from demur_proto.accounting.calibration import (
     answers_that_fit,
     answers_that_fit_zcdp,
     mu_of_answers,
@@ -18,14 +18,14 @@ from demur_proto.calibration import (
     sigma_for_answers,
     sigma_for_answers_zcdp,
 )
-from demur_proto.errors import ParameterError
-from demur_proto.targets import (
+from demur_proto.accounting.targets import (
     TargetGrade,
     answers_for_target,
     epsilon_of_answers,
     pure_rounds_for_target,
     sigma_for_target,
 )
+from demur_proto.errors import ParameterError
 
 GOLDEN: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "accounting.json").read_text("utf-8")

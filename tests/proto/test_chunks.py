@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.chunks import CHUNK_BYTES, ChunkOrder, frame_messages, report_messages
 from demur_proto.errors import WireError
-from demur_proto.frames import LARGEST_FRAMED_BYTES, split_frames
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.frames import (
+    CHUNK_BYTES,
+    LARGEST_FRAMED_BYTES,
+    ChunkOrder,
+    frame_messages,
+    report_messages,
+    split_frames,
+)
 
 HASH = bytes(range(32))
 MIB = 1 << 20

@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.vectors.checker import check_file
-from demur_proto.composition import (
+from demur_conformance.vectors.checker import check_file
+from demur_proto.accounting.conversions import zcdp_rho
+from demur_proto.accounting.pure import (
     composition_answers,
     composition_delta,
     composition_each,
     composition_epsilon,
+    pure_budget,
+    pure_delta,
+    pure_epsilon,
+    pure_rho,
 )
-from demur_proto.conversions import zcdp_rho
 from demur_proto.errors import ParameterError
-from demur_proto.pure import pure_budget, pure_delta, pure_epsilon, pure_rho
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "composition.json"
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.conversions import (
+from demur_proto.accounting.conversions import (
+    Grade,
     gdp_delta,
     gdp_epsilon,
     gdp_mu,
@@ -19,7 +20,6 @@ from demur_proto.conversions import (
     zcdp_rho,
 )
 from demur_proto.errors import ParameterError
-from demur_proto.grades import Grade
 
 GOLDEN: dict[str, list[dict[str, float]]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "accounting.json").read_text("utf-8")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.credentials import (
+from demur_proto.errors import ParameterError
+from demur_proto.transport.credentials import (
     METADATA_KEY,
     Credential,
     DeviceCredential,
@@ -18,8 +19,7 @@ from demur_proto.credentials import (
     read_token,
     write_token,
 )
-from demur_proto.errors import ParameterError
-from demur_proto.hmacs import derive_keys, hmac_each, prepare_key
+from demur_proto.wire.hmacs import derive_keys, hmac_each, prepare_key
 
 ids = st.binary(min_size=16, max_size=16)
 secrets = st.binary(min_size=32, max_size=32)

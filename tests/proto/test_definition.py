@@ -19,7 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur_proto.asking import next_round
-from demur_proto.definition import (
+from demur_proto.errors import DemurError, ParameterError, UnsupportedError, WireError
+from demur_proto.round import Feature, Linear, Round
+from demur_proto.study import Measure, Policy, Study, View, design_study
+from demur_proto.v1 import round_pb2, study_pb2
+from demur_proto.wire.definition import (
     QUERIES,
     Defined,
     ReportIds,
@@ -31,11 +35,7 @@ from demur_proto.definition import (
     report_id,
     study_hash_of,
 )
-from demur_proto.errors import DemurError, ParameterError, UnsupportedError, WireError
-from demur_proto.round import Feature, Linear, Round
-from demur_proto.study import Measure, Policy, Study, View, design_study
-from demur_proto.v1 import round_pb2, study_pb2
-from demur_proto.words import WordType
+from demur_proto.wire.words import WordType
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "golden" / "definitions.json").read_text(encoding="utf-8")

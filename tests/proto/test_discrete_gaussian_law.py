@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_proto.discrete_gaussian_law import (
+from demur_proto.accounting.laws import (
     WIDE,
     discrete_gaussian_renyi,
     discrete_gaussian_variance,

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.asking import next_error_count, next_round
-from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
-from demur_proto.gradients import check_model, error_shares, person_error_share
-from demur_proto.histograms import design_histogram_study
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
+from demur_proto.mechanisms.registry import guarantee_for, mechanism_for
+from demur_proto.models.architectures import Softmax
+from demur_proto.models.base import Examples
 from demur_proto.models.definition import ModelDefinition, Module, define_model
-from demur_proto.models.examples import Examples
 from demur_proto.models.features import Pixels
-from demur_proto.models.softmax import Softmax
+from demur_proto.models.gradients import check_model, error_shares, person_error_share
 from demur_proto.round import ErrorCount, Feature
 from demur_proto.study import Purpose, Study, design_study
 from demur_proto.v1 import round_pb2
-from demur_proto.words import WordType
+from demur_proto.wire.definition import Defined, define_round, define_study, read_round
+from demur_proto.wire.words import WordType
 
 # Scores are (x, −x): class 0 for x above zero, else class 1.
 SIGN = define_model(

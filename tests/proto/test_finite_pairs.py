@@ -9,16 +9,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import (
+from demur_proto.accounting.divergences import (
+    GAP,
+    LEAST_PURE,
     Level,
     apart_levels,
     curvature,
     levels_renyi,
     levels_zcdp,
 )
-from demur_proto.pure import pure_rho
-from demur_proto.zcdp_supremum import GAP, LEAST_PURE
+from demur_proto.accounting.pure import pure_rho
+from demur_proto.errors import ParameterError
 
 CLOSED_FORM = Fraction(1, 10**12)  # what divergences promise, relative
 GIVEN = 2.0**-50  # and what they assume of the levels

@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.chunks import CHUNK_BYTES, frame_messages
 from demur_proto.errors import ParameterError
-from demur_proto.frame_bytes import frames_in_bytes
-from demur_proto.frames import LARGEST_FRAMED_BYTES, split_frames
-from demur_proto.varints import varint
+from demur_proto.wire.frames import (
+    CHUNK_BYTES,
+    LARGEST_FRAMED_BYTES,
+    frame_messages,
+    frames_in_bytes,
+    split_frames,
+)
+from demur_proto.wire.words import varint
 
 HASH = bytes(range(32))
 

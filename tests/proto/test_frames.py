@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError, WireError
-from demur_proto.frames import (
+from demur_proto.v1 import report_pb2
+from demur_proto.wire.frames import (
     MAXIMUM_FRAME_BYTES,
     MAXIMUM_FRAME_REPORTS,
     MAXIMUM_PROVEN_BYTES,
     check_frame,
     split_frames,
 )
-from demur_proto.v1 import report_pb2
 
 HASH = bytes(range(32))
 

@@ -11,18 +11,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from demur_proto.accounting.calibration import round_weight
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.definition import define_study
 from demur_proto.errors import ParameterError
-from demur_proto.grid import round_weight
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
-from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
-from demur_proto.mechanisms.rounding import squared_norms
+from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import Feature, Linear, Round
 from demur_proto.study import Measure, Policy, Study, View
-from demur_proto.words import WordType
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import define_study
+from demur_proto.wire.words import WordType
+from demur_sim.engine.sampling import FastSampler
 
 Rng = np.random.Generator
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from demur_proto.asking import next_gradient, next_round
-from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
-from demur_proto.gradients import check_model, dimension_of, model_of, person_gradient
-from demur_proto.mechanisms.of_round import guarantee_for, mechanism_for
-from demur_proto.model_pieces import PIECE_BYTES, Pieces, largest_definition, pieces_of
+from demur_proto.mechanisms.registry import guarantee_for, mechanism_for
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.features import Pixels
-from demur_proto.models.softmax import Softmax
+from demur_proto.models.gradients import check_model, dimension_of, model_of, person_gradient
 from demur_proto.round import Feature, Gradient
 from demur_proto.study import Measure, MechanismFamily, Study, View, design_study
 from demur_proto.v1 import round_pb2
-from demur_proto.words import WordType
+from demur_proto.wire.definition import Defined, define_round, define_study, read_round
+from demur_proto.wire.frames import PIECE_BYTES, Pieces, largest_definition, pieces_of
+from demur_proto.wire.words import WordType
 
 MODEL = define_model(
     ModelDefinition(
@@ -108,7 +108,7 @@ def test_a_study_of_histograms_alone_has_no_gradients() -> None:
         minimum_cohort=1,
     )
     assert next_gradient(pure, MODEL.hash, number=1, dimension=6).query.dimension == 6  # type: ignore[union-attr]
-    from demur_proto.histograms import design_histogram_study
+    from demur_proto.accounting.histograms import design_histogram_study
 
     alone = define_study(
         design_histogram_study(name="h", epsilon=1.0, delta=1e-6, minimum_cohort=1, categories=4)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.filters import Filter
-from demur_proto.errors import ParameterError
-from demur_proto.grid import (
+from demur_client.budget.filters import Filter
+from demur_proto.accounting.calibration import (
     RADIUS_LIMIT,
     UNITS_LIMIT,
     base_units,
@@ -17,6 +16,7 @@ from demur_proto.grid import (
     round_weight,
     squared_radius,
 )
+from demur_proto.errors import ParameterError
 from demur_proto.study import Policy
 
 exponents = st.integers(-40, 40)

@@ -15,18 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.asking import next_histogram, next_round, round_of
-from demur_proto.definition import (
-    LARGEST_REPORT_BYTES,
-    Defined,
-    define_round,
-    define_study,
-    read_round,
-    read_study,
-)
 from demur_proto.errors import DemurError, ParameterError, UnsupportedError, WireError
-from demur_proto.histograms import design_histogram_study
-from demur_proto.mechanisms.of_round import (
+from demur_proto.mechanisms.registry import (
     guarantee_for,
     mechanism_for,
     randomiser_of,
@@ -38,8 +30,16 @@ from demur_proto.mechanisms.of_round import (
 from demur_proto.round import MOST_CATEGORIES, Feature, Histogram, Randomiser, Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
 from demur_proto.v1 import round_pb2, study_pb2
-from demur_proto.words import WordType, decode_words, encode_words
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import (
+    LARGEST_REPORT_BYTES,
+    Defined,
+    define_round,
+    define_study,
+    read_round,
+    read_study,
+)
+from demur_proto.wire.words import WordType, decode_words, encode_words
+from demur_sim.engine.sampling import FastSampler
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "golden" / "definitions.json").read_text(encoding="utf-8")

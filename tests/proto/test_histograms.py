@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_client.filters import Filter
-from demur_proto.definition import define_study, read_study
-from demur_proto.errors import ParameterError
-from demur_proto.histograms import (
+from demur_client.budget.filters import Filter
+from demur_proto.accounting.histograms import (
     best_histogram_study,
     design_histogram_study,
     epsilon_for_answers,
     histogram_study_for_epsilon,
 )
-from demur_proto.mechanisms.of_round import randomiser_of, weight_of
+from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.registry import randomiser_of, weight_of
 from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import (
     CATEGORICAL,
@@ -28,6 +27,7 @@ from demur_proto.study import (
     View,
     design_study,
 )
+from demur_proto.wire.definition import define_study, read_study
 
 STUDY = design_histogram_study(
     name="x", epsilon=1.0, delta=1e-6, minimum_cohort=10, categories=1000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.hmacs import (
+from demur_proto.wire.hmacs import (
     TAG_BYTES,
     hash_payloads,
     hmac_by_key,

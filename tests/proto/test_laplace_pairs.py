@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur_proto.accounting.divergences import laplace_renyi, randomized_response_renyi
+from demur_proto.accounting.laws import discrete_laplace_renyi, discrete_laplace_zcdp, laplace_zcdp
+from demur_proto.accounting.pure import pure_rho
 from demur_proto.errors import ParameterError
-from demur_proto.laplace_pairs import discrete_laplace_renyi, discrete_laplace_zcdp, laplace_zcdp
-from demur_proto.pure import pure_rho
-from demur_proto.renyi import laplace_renyi, randomized_response_renyi
 
 CLOSED_FORM = Fraction(1, 10**12)  # what divergences promise, relative
 ORDERS = [1.0, 1 + 1e-12, 1.0001, 1.5, 2.0, 8.0, 100.0, 1e4]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
+from demur_proto.everyone import sampling_factors, scaled_up
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
-from demur_proto.missing import sampling_factors, scaled_up
 
 
 def found(estimate: float, error: float = 0.0, bias: float = 0.0) -> Estimate:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_sim.sampling import NARROW_STEPS, PIECE_WORDS, FastSampler
+from demur_sim.engine.sampling import NARROW_STEPS, PIECE_WORDS, FastSampler
 
 Rng = np.random.Generator
 

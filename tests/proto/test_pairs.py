@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.conversions import gdp_delta
+from demur_proto.accounting.conversions import (
+    gdp_delta,
+    gdp_renyi,
+    pair_epsilon_delta,
+    pair_mu,
+    pair_renyi,
+    pair_rho,
+)
+from demur_proto.accounting.divergences import randomized_response_renyi
 from demur_proto.errors import ParameterError
-from demur_proto.pairs import pair_epsilon_delta, pair_mu, pair_renyi, pair_rho
-from demur_proto.renyi import randomized_response_renyi
-from demur_proto.renyi_conversions import gdp_renyi
 
 CLOSED_FORM = 1e-12
 

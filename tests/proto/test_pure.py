@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.errors import ParameterError
-from demur_proto.pure import (
+from demur_proto.accounting.divergences import randomized_response_renyi
+from demur_proto.accounting.pure import (
     PureCharge,
     pure_budget,
     pure_delta,
@@ -19,7 +19,7 @@ from demur_proto.pure import (
     pure_of_rho,
     pure_rho,
 )
-from demur_proto.renyi import randomized_response_renyi
+from demur_proto.errors import ParameterError
 
 GOLDEN: list[dict[str, float]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "accounting.json").read_text("utf-8")

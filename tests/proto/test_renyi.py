@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.errors import ParameterError
-from demur_proto.renyi import (
+from demur_proto.accounting.divergences import (
     gaussian_renyi,
     laplace_renyi,
     randomized_response_renyi,
     uniform_response_renyi,
 )
+from demur_proto.errors import ParameterError
 
 GOLDEN: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "accounting.json").read_text("utf-8")

@@ -11,20 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.conversions import gdp_delta, zcdp_delta, zcdp_epsilon, zcdp_rho
-from demur_proto.errors import ParameterError
-from demur_proto.grades import Grade
-from demur_proto.pure import pure_delta
-from demur_proto.renyi import laplace_renyi, randomized_response_renyi
-from demur_proto.renyi_conversions import (
+from demur_proto.accounting.conversions import (
+    Grade,
     curve_delta,
     curve_epsilon,
+    gdp_delta,
     gdp_renyi,
     renyi_budget,
     renyi_delta,
     renyi_epsilon,
+    zcdp_delta,
+    zcdp_epsilon,
     zcdp_renyi,
+    zcdp_rho,
 )
+from demur_proto.accounting.divergences import laplace_renyi, randomized_response_renyi
+from demur_proto.accounting.pure import pure_delta
+from demur_proto.errors import ParameterError
 
 GOLDEN: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "golden" / "accounting.json").read_text("utf-8")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature, Linear, Round, check_grid
-from demur_proto.words import WordType
+from demur_proto.wire.words import WordType
 
 LINEAR = Linear(
     features=(Feature(name="f", parameters={"b": 2.0, "a": 1.0}),),

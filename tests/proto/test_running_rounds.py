@@ -8,11 +8,11 @@ import pytest
 
 from counting_kit import a_study
 from demur_proto.asking import round_of
-from demur_proto.definition import Defined, define_round, read_round
 from demur_proto.errors import ParameterError, StateError, WireError
 from demur_proto.round import Feature, HaltCount, Prefix, Round
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.v1 import round_pb2
+from demur_proto.wire.definition import Defined, define_round, read_round
 
 STUDY = a_study()
 COUNTING = Prefix(

@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 
+from demur_proto.accounting.laws import cap_density, cap_share, gamma_ratio, share_error
 from demur_proto.errors import ParameterError
-from demur_proto.spherical_caps import cap_density, cap_share, gamma_ratio, share_error
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
 

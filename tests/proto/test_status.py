@@ -14,8 +14,8 @@ from demur_proto.errors import (
     UnsupportedError,
     WireError,
 )
-from demur_proto.status import ERRORS, STATUS, error_of
-from demur_proto.version import OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, check_version
+from demur_proto.transport.calls import ERRORS, STATUS, error_of
+from demur_proto.wire.definition import OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION, check_version
 
 Code = grpc.StatusCode
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from demur_client.budget import charge_units
-from demur_client.filters import Filter
-from demur_proto import conversions
+from demur_client.budget.decide import charge_units
+from demur_client.budget.filters import Filter
+from demur_proto.accounting import conversions
+from demur_proto.accounting.calibration import squared_radius
 from demur_proto.asking import next_round
-from demur_proto.definition import define_study, read_study
 from demur_proto.errors import ParameterError
-from demur_proto.grid import squared_radius
 from demur_proto.round import Feature
 from demur_proto.study import Measure, Policy, Study, View, design_study, largest_rho, sampler_delta
+from demur_proto.wire.definition import define_study, read_study
 
 STUDY = Study(
     name="x",

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demur_proto.accounting.together import added_budget, guarantee_together, split_target
 from demur_proto.errors import ParameterError
 from demur_proto.guarantee import guarantee_of
 from demur_proto.study import Measure, Study, View, design_study
-from demur_proto.together import added_budget, guarantee_together, split_target
 
 
 def a_study(name: str = "one", **changes: Any) -> Study:

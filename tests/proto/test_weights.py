@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from counting_kit import a_study
 from demur_proto.asking import next_round
-from demur_proto.definition import define_round, read_round
 from demur_proto.errors import ParameterError, WireError
-from demur_proto.round import Feature
+from demur_proto.round import Feature, Weights
 from demur_proto.v1 import round_pb2
-from demur_proto.weights import Weights
+from demur_proto.wire.definition import define_round, read_round
 
 STUDY = a_study(maximum_dimension=8)
 X, Y = Feature(name="x"), Feature(name="y")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_proto.composition import composition_epsilon
+from demur_proto.accounting.histograms import design_histogram_study
+from demur_proto.accounting.pure import composition_epsilon
+from demur_proto.accounting.windows import Window, Windows, over_windows, told_stays
 from demur_proto.errors import ParameterError
-from demur_proto.histograms import design_histogram_study
 from demur_proto.study import Measure, Study, View, design_study
-from demur_proto.windows import Window, Windows, over_windows, told_stays
 
 DELTA = 1e-6
 

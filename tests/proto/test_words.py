@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError, WireError
-from demur_proto.words import WordType, decode_words, encode_words, word_type_for
+from demur_proto.wire.words import WordType, decode_words, encode_words, word_type_for
 
 LIMITS = {WordType.INT32: (1 << 31) - 1, WordType.INT64: (1 << 63) - 1}
 SIZES = {WordType.INT32: 4, WordType.INT64: 8}

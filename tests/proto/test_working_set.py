@@ -10,19 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError, UnsupportedError
-from demur_proto.gradients import (
+from demur_proto.models import features as feature_maps
+from demur_proto.models.architectures import HiddenLayer, Softmax
+from demur_proto.models.base import Examples
+from demur_proto.models.definition import Architecture, Features, ModelDefinition, Module
+from demur_proto.models.features import OrientedGradients, Pixels
+from demur_proto.models.gradients import (
     examples_at_once,
     person_error_share,
     person_gradient,
     prepare,
     working_set,
 )
-from demur_proto.models import features as feature_maps
-from demur_proto.models.definition import Architecture, Features, ModelDefinition, Module
-from demur_proto.models.examples import Examples
-from demur_proto.models.features import OrientedGradients, Pixels
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
 from demur_proto.models.whitened_gradients import WhitenedGradients, _fit
 
 SMALL = 1 << 18  # bytes; objects that are no arrays, which a bound of a map alone does not hold

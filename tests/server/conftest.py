@@ -6,13 +6,13 @@ import pytest
 
 from demur_client.connection import connected
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
+from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import Ports, served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.memory import MemoryStore
 from store_kit import PostgresServer, postgres_server, quick_folder
 

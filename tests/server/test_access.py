@@ -12,21 +12,28 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from access_kit import DEADLINE_S, OK, House, Outcome, opened, outcome, reached, shown
-from demur_proto.credentials import DeviceCredential, NamedSecret
-from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ParameterError
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.round import Round
-from demur_proto.status import REFUSED
 from demur_proto.study import Study
+from demur_proto.transport.calls import REFUSED
+from demur_proto.transport.credentials import DeviceCredential, NamedSecret
 from demur_proto.v1 import analyst_pb2, collector_pb2
-from demur_server.access import RULES, CredentialAccess, Kind, OpenAccess, caller_now
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined
+from demur_server.collector.collector import Collector
+from demur_server.grpc.access import (
+    RULES,
+    CredentialAccess,
+    Kind,
+    OpenAccess,
+    caller_now,
+    hash_secret,
+    new_named,
+)
+from demur_server.grpc.serving import served
 from demur_server.store.base import Role
 from demur_server.store.memory import MemoryStore
-from demur_server.tokens import hash_secret, new_named
 
 Ask = Callable[..., Defined[Round]]
 

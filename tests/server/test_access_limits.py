@@ -13,14 +13,14 @@ from grpc_health.v1 import health_pb2
 
 from access_kit import DEADLINE_S, OK, House, Outcome, opened, outcome, reached, shown
 from demur_client.agent import fetch_study
-from demur_proto.credentials import DeviceCredential, NamedSecret
-from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, ParameterError
 from demur_proto.round import Round
 from demur_proto.study import Study
+from demur_proto.transport.credentials import DeviceCredential, NamedSecret
 from demur_proto.v1 import analyst_pb2, collector_pb2, report_pb2
-from demur_server.access import ANYBODY, Caller, MetadataItems, OpenAccess
-from demur_server.door import Door, Limits
+from demur_proto.wire.definition import Defined
+from demur_server.grpc.access import ANYBODY, Caller, MetadataItems, OpenAccess
+from demur_server.grpc.interceptor import Door, Limits
 from demur_server.store.base import Role
 
 BUSY: Outcome = (grpc.StatusCode.UNAVAILABLE, "too many calls at once; try again later")

@@ -20,24 +20,23 @@ from demur_client.agent import fetch_study
 from demur_client.device import Device
 from demur_client.enrolment import enrol, new_nonce
 from demur_proto.arrays import Values
-from demur_proto.credentials import DeviceCredential, NamedSecret
-from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ParameterError, StateError, StorageError
-from demur_proto.frames import MAXIMUM_FRAME_REPORTS
-from demur_proto.hmacs import prepare_key
 from demur_proto.release import Withheld
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study
+from demur_proto.transport.credentials import DeviceCredential, NamedSecret
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.words import encode_words
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.frames import MAXIMUM_FRAME_REPORTS
+from demur_proto.wire.hmacs import prepare_key
+from demur_proto.wire.words import encode_words
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.proofs import check_senders
-from demur_server.serving import served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.access import Enrolment, check_senders, device_secrets, hash_secret
+from demur_server.grpc.serving import served
 from demur_server.store.base import DeviceState, Role
 from demur_server.store.memory import MemoryStore
-from demur_server.tokens import Enrolment, device_secrets, hash_secret
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 
 ACCEPTED = report_pb2.DISPOSITION_ACCEPTED
 DUPLICATE = report_pb2.DISPOSITION_DUPLICATE

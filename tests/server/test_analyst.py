@@ -9,15 +9,15 @@ import pytest
 
 from analyst_kit import DEADLINE_S, Ask, X, send
 from demur_client.policy import OwnerPolicy
-from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError, StateError, WireError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2
+from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import Ports, served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.memory import MemoryStore
 
 

@@ -7,7 +7,6 @@ import grpc
 import pytest
 
 from analyst_kit import DEADLINE_S, Ask, X, refusal
-from demur_proto.definition import Defined
 from demur_proto.errors import (
     NotFoundError,
     ParameterError,
@@ -17,9 +16,10 @@ from demur_proto.errors import (
 )
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, round_pb2, study_pb2
+from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import Ports
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import Ports
 
 
 @pytest.mark.parametrize("version", [0, 2])

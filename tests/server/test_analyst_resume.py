@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError
 from demur_proto.round import Feature
 from demur_proto.study import Study
+from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
 from demur_server.analyst_calls import list_studies
-from demur_server.serving import Ports
+from demur_server.grpc.serving import Ports
 
 X = Feature(name="x")
 

@@ -8,14 +8,14 @@ import pytest
 
 from analyst_kit import DEADLINE_S, X, send, watched
 from cancel_kit import cancelled
-from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
+from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from demur_proto.definition import Defined
 from demur_proto.errors import DemurError
 from demur_proto.round import Feature, Randomiser
-from demur_proto.segments import Segment
+from demur_proto.running.segments import Segment
 from demur_proto.study import Study, design_study
+from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import Ports
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import Ports
 
 X, Y = Feature(name="x"), Feature(name="y")
 SEGMENT = Segment(horizon=2, cohort=4)

@@ -13,14 +13,14 @@ import pytest
 
 from collector_kit import Ask, gaussian_for, ids, send, slow_collector
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study, read_round
 from demur_proto.errors import DemurError, NotFoundError, StateError, UnsupportedError, WireError
-from demur_proto.hmacs import hmac_by_message
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import round_pb2, study_pb2
-from demur_proto.words import encode_words
-from demur_server.collector import Collector
+from demur_proto.wire.definition import Defined, define_round, define_study, read_round
+from demur_proto.wire.hmacs import hmac_by_message
+from demur_proto.wire.words import encode_words
+from demur_server.collector.collector import Collector
 from demur_server.store.memory import MemoryStore
 from store_kit import ACCEPTED, CONFLICT, DUPLICATE, INVALID, ROUND_CLOSED
 

@@ -8,12 +8,12 @@ import anyio.lowlevel
 import pytest
 
 from collector_kit import DEADLINE_S, Ask, numbers, send, slow_collector
-from demur_proto.definition import Defined
 from demur_proto.errors import StateError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
 from demur_proto.study import Study
-from demur_server.collector import Collector
+from demur_proto.wire.definition import Defined
+from demur_server.collector.collector import Collector
 from store_kit import ACCEPTED, ROUND_CLOSED
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from demur_proto.errors import StorageError
-from demur_server.keys import KeyFolder, Keys, MemoryKeys
+from demur_server.collector.keys import KeyFolder, Keys, MemoryKeys
 
 ROUND, OTHER = b"\x01" * 32, b"\x02" * 32
 

@@ -18,24 +18,23 @@ from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values, Words
 from demur_proto.asking import next_round
-from demur_proto.chunks import frame_messages
-from demur_proto.credentials import (
+from demur_proto.round import Feature, Round
+from demur_proto.study import Study, design_study
+from demur_proto.transport.credentials import (
     DeviceCredential,
     NamedSecret,
     metadata_of,
     read_credential,
     read_token,
 )
-from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.frames import split_frames
-from demur_proto.round import Feature, Round
-from demur_proto.study import Study, design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.words import WordType, encode_words
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.frames import frame_messages, split_frames
+from demur_proto.wire.words import WordType, encode_words
 from demur_server.analyst import Analyst
-from demur_server.estimates import make_release
-from demur_server.exporting import csv_pieces
-from demur_sim.sampling import FastSampler
+from demur_server.collector.estimates import make_release
+from demur_server.formatting import csv_pieces
+from demur_sim.engine.sampling import FastSampler
 from serve_kit import Server, enrolled, start
 from store_kit import ACCEPTED, DUPLICATE, PostgresServer
 

@@ -26,15 +26,14 @@ from hypothesis.stateful import (
 )
 
 from demur_proto.errors import StorageError
-from demur_server.estimates import make_release
+from demur_server.collector.estimates import make_release
 from demur_server.store import records
-from demur_server.store.base import Store, Totals
-from demur_server.store.clerk import Clerk, _Open
-from demur_server.store.counting import Counting
+from demur_server.store.base import Counting, Store, Totals
 from demur_server.store.durable import DurableStore
 from demur_server.store.link import Link
 from demur_server.store.postgres import PostgresLink
 from demur_server.store.sqlite import SqliteLink
+from demur_server.store.worker import Clerk, _Open
 from store_kit import (
     ACCEPTED,
     CONFLICT,
@@ -410,7 +409,7 @@ def believe_memory_after_an_error(patch: pytest.MonkeyPatch) -> None:
 
 def say_conflict_without_counting_it(patch: pytest.MonkeyPatch) -> None:
     """Conflicts are forgotten by a restart."""
-    patch.setattr("demur_server.store.clerk._new_conflicts", lambda mine: False)
+    patch.setattr("demur_server.store.worker._new_conflicts", lambda mine: False)
 
 
 def take_a_second_id_from_a_device(patch: pytest.MonkeyPatch) -> None:

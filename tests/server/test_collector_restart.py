@@ -12,16 +12,16 @@ import anyio
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError, StateError, StorageError, WireError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
 from demur_proto.study import Study
-from demur_proto.words import encode_words
-from demur_server import collector as collector_module
-from demur_server.collector import Collector
-from demur_server.keys import KeyFolder
-from demur_server.store import clerk
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.words import encode_words
+from demur_server.collector import collector as collector_module
+from demur_server.collector.collector import Collector
+from demur_server.collector.keys import KeyFolder
+from demur_server.store import worker as clerk
 from demur_server.store.durable import DurableStore
 from store_kit import (
     ACCEPTED,

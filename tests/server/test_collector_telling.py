@@ -4,9 +4,9 @@ import anyio
 import anyio.lowlevel
 
 from collector_kit import DEADLINE_S, Ask, numbers, send
-from demur_proto.definition import Defined
 from demur_proto.study import Study
-from demur_server.collector import Collector
+from demur_proto.wire.definition import Defined
+from demur_server.collector.collector import Collector
 
 
 async def test_watchers_see_every_release_once_in_order_whenever_they_came(

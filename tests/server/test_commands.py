@@ -19,9 +19,6 @@ import anyio
 import pytest
 
 from demur_client.connection import connected
-from demur_proto.channels import ClientTls
-from demur_proto.credentials import read_token
-from demur_proto.definition import Defined
 from demur_proto.errors import (
     AccessError,
     DemurError,
@@ -32,14 +29,17 @@ from demur_proto.errors import (
 )
 from demur_proto.round import Feature
 from demur_proto.study import Study
+from demur_proto.transport.channels import ClientTls
+from demur_proto.transport.credentials import read_token
 from demur_proto.v1 import report_pb2
-from demur_server.admin import make_tokens
+from demur_proto.wire.definition import Defined
+from demur_server.admin.admin import make_tokens
+from demur_server.admin.data_folder import find_listening
 from demur_server.analyst import Analyst
 from demur_server.analyst_calls import list_studies
-from demur_server.certs_command import make_folder
-from demur_server.commands import add_commands
-from demur_server.data_folder import find_listening
-from demur_server.store.side_door import sqlite_door
+from demur_server.commands.certs import make_folder
+from demur_server.commands.serve import add_commands
+from demur_server.store.inspect import sqlite_door
 from serve_kit import DEADLINE_S, Server, answer, enrolled, serving, start
 from store_kit import PostgresServer
 
@@ -432,10 +432,10 @@ def test_the_help_says_who_is_let_in_and_where_it_listens(
     assert "127.0.0.1 only" in told
 
 
-@pytest.mark.parametrize("name", ["commands", "admin_command", "ask_command"])
+@pytest.mark.parametrize("name", ["serve", "admin", "ask", "close"])
 def test_the_module_costs_nothing_to_import(name: str) -> None:
     check = (
-        f"import sys, demur_server.{name};"
+        f"import sys, demur_server.commands.{name};"
         "sys.exit(any(name in sys.modules for name in ('grpc', 'numpy', 'anyio', 'google')))"
     )
 

@@ -13,19 +13,19 @@ import anyio
 import pytest
 
 from demur_client.connection import connected
-from demur_proto.credentials import DeviceCredential, read_token
-from demur_proto.definition import Defined, read_round
+from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.histograms import epsilon_for_answers
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import design_study
-from demur_server.admin import make_tokens
+from demur_proto.transport.credentials import DeviceCredential, read_token
+from demur_proto.wire.definition import Defined, read_round
+from demur_server.admin.admin import make_tokens
 from demur_server.analyst import Analyst
 from demur_server.analyst_calls import list_studies
-from demur_server.running_question import ask_running
+from demur_server.commands.question import ask_running
+from demur_server.store.inspect import sqlite_door
 from demur_server.store.records import kept_rounds
-from demur_server.store.side_door import sqlite_door
 from serve_kit import DEADLINE_S, Server, answer, enrolled, serving, start
 
 K = ("--categories", "4")
@@ -300,12 +300,12 @@ async def test_a_study_keeps_its_contract(server: Server) -> None:
 
 ASK = """
 import sys, numpy as np
-from demur_proto.credentials import NamedSecret
+from demur_proto.transport.credentials import NamedSecret
 from demur_proto.errors import DemurError
 from demur_proto.round import Feature
 from demur_proto.study import design_study
-from demur_server.data_folder import find_listening, read_secret_file
-from demur_server.notebook import open_notebook
+from demur_server.admin.data_folder import find_listening, read_secret_file
+from demur_server.blocking import open_notebook
 from pathlib import Path
 folder = Path(sys.argv[1])
 target, secret = find_listening(folder).analyst, read_secret_file(folder / "analyst.credential")
@@ -331,7 +331,7 @@ with open_notebook(target, sys.argv[2], credential=secret) as notebook:
 """
 HISTOGRAM = """
 import threading, asyncio
-from demur_proto.histograms import design_histogram_study
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.round import Randomiser
 study = design_histogram_study(
     name=sys.argv[2], epsilon=8.0, delta=1e-6, minimum_cohort=2, categories=4
@@ -364,7 +364,7 @@ asyncio.run(cell())
 """
 RUNNING = """
 from dataclasses import replace
-from demur_proto.segments import Segment
+from demur_proto.running.segments import Segment
 from demur_proto.study import Purpose
 study = design_study(name=sys.argv[2], epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2)
 other = bytes(32)

@@ -8,7 +8,7 @@ import pytest
 
 from demur_proto.errors import ParameterError
 from demur_server.config import AccessMode, ServerConfig, load_config
-from demur_server.door import Limits
+from demur_server.grpc.interceptor import Limits
 
 
 def file(path: Path, text: str) -> Path:

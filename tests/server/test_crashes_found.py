@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from demur_server.data_folder import DataFolder, credential_file, read_secret_file
+from demur_server.admin.data_folder import DataFolder, credential_file, read_secret_file
+from demur_server.grpc.access import hash_secret
 from demur_server.store.memory import MemoryStore
-from demur_server.tokens import hash_secret
 from store_kit import (
     ACCEPTED,
     STUDY,

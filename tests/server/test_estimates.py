@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from demur_proto.asking import next_gradient, next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.release import Estimand, Withheld
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import release_pb2
-from demur_server.estimates import make_release
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.collector.estimates import make_release
+from demur_sim.engine.sampling import FastSampler
 
 
 def gaussian_for(study: Study, asked: Round) -> GaussianLinear:

@@ -8,8 +8,7 @@ import numpy as np
 
 from demur_proto.arrays import fixed_floats, fixed_integers
 from demur_proto.release import Estimand, Release, Withheld
-from demur_server.exporting import LINES, csv_pieces, release_csv, release_table
-from demur_server.telling import told
+from demur_server.formatting import LINES, csv_pieces, release_csv, release_table, told
 
 RELEASE = Release(
     study_hash=bytes(32),

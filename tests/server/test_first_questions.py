@@ -6,7 +6,7 @@ import pytest
 
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_server.question import Question
+from demur_server.commands.question import Question
 
 NEW = {"minimum_cohort": 2}
 

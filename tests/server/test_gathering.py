@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined
 from demur_proto.errors import StateError, StorageError, WireError
 from demur_proto.round import Round
 from demur_proto.v1 import report_pb2
-from demur_proto.words import encode_words
-from demur_server.collector import Collector
-from demur_server.gathering import MOST, Gathering
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.words import encode_words
+from demur_server.collector.collector import Collector
+from demur_server.collector.intake import MOST, Gathering
 
 ACCEPTED = report_pb2.DISPOSITION_ACCEPTED
 DUPLICATE = report_pb2.DISPOSITION_DUPLICATE

@@ -15,26 +15,26 @@ from admin_kit import spoil
 from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.arrays import Integers, Values, Words
 from demur_proto.asking import next_histogram
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import DemurError, ParameterError, WireError
-from demur_proto.histograms import design_histogram_study
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.release import Withheld
 from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_proto.words import WordType, encode_words
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import WordType, encode_words
+from demur_server.admin.verifying import verify
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import Ports, served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.durable import DurableStore
-from demur_server.store.packing import checksum
+from demur_server.store.link import checksum
 from demur_server.store.records import find_releases
 from demur_server.store.sqlite import SqliteDatabase
-from demur_server.verifying import verify
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 
 DEADLINE_S = 30.0
 CATEGORIES = 11

@@ -22,10 +22,9 @@ from demur_proto.errors import (
     StorageError,
     WireError,
 )
-from demur_proto.status import STATUS, TROUBLE
-from demur_server.access import ANYBODY, Caller, MetadataItems, OpenAccess
-from demur_server.door import Door, Limits
-from demur_server.interceptor import Guard
+from demur_proto.transport.calls import STATUS, TROUBLE
+from demur_server.grpc.access import ANYBODY, Caller, MetadataItems, OpenAccess
+from demur_server.grpc.interceptor import Door, Guard, Limits
 
 DEADLINE_S = 10.0
 PROMPT_S = 3.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_server.lifting import WORTH_BYTES, lift, lifting
+from demur_server.grpc.services import WORTH_BYTES, lift, lifting
 
 VISIT, FRAMES = collector_pb2.VisitRequest, collector_pb2.SubmitFramesRequest
 

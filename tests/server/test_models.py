@@ -13,10 +13,8 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.models import ModelCache, fetch_model
-from demur_proto.calls import PEER, calling
-from demur_proto.definition import Defined, hash_definition
 from demur_proto.errors import ConnectionLost, NotFoundError, ParameterError, StateError, WireError
-from demur_proto.model_pieces import PIECE_BYTES
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import (
     MODEL_TAG,
     DefinedModel,
@@ -24,16 +22,18 @@ from demur_proto.models.definition import (
     Module,
     define_model,
 )
-from demur_proto.models.softmax import Softmax
 from demur_proto.release import Estimand, Release, Withheld
 from demur_proto.round import ErrorCount, Gradient
 from demur_proto.study import Study
+from demur_proto.transport.calls import PEER, calling
 from demur_proto.v1 import analyst_pb2, collector_pb2
+from demur_proto.wire.definition import Defined, hash_definition
+from demur_proto.wire.frames import PIECE_BYTES
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.gradients import mean_gradient
-from demur_server.service import CollectorService
-from demur_server.serving import Ports, served
+from demur_server.collector.collector import Collector
+from demur_server.collector.estimates import mean_gradient
+from demur_server.grpc.services import CollectorService
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.memory import MemoryStore
 from model_kit import COUNTS, DEADLINE_S, MODEL, STUDY, a_model, asking, counting
 

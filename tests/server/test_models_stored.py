@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import NotFoundError, StorageError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Feature, Round
-from demur_server.overview import round_lines
+from demur_proto.wire.definition import Defined, define_round
+from demur_server.admin.overview import round_lines
 from demur_server.store.base import MOST_WAITING, Store
 from demur_server.store.durable import DurableStore
-from demur_server.store.side_door import sqlite_door
+from demur_server.store.inspect import sqlite_door
 from demur_server.store.sqlite import SqliteDatabase
 from model_kit import COUNTS, MODEL, STUDY, a_model, asking, counting
 from store_kit import MemoryPlace, Place, PostgresPlace, PostgresServer, SqlitePlace

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from counting_kit import a_study, rounds_of
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.segments import Admission, Segment
-from demur_server.estimates import make_release
-from demur_server.processed import Processed
+from demur_proto.running.segments import Admission, Segment
+from demur_server.collector.estimates import make_release
+from demur_server.post_processing import Processed
 
 NONE = np.zeros(0)
 numbers = st.lists(st.tuples(st.floats(-100, 100), st.floats(0.5, 20)), min_size=1, max_size=9).map(

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from counting_kit import dense
-from demur_proto.definition import define_study
+from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.errors import DemurError, ParameterError, StateError, StorageError
-from demur_proto.histograms import design_histogram_study
 from demur_proto.round import Feature
-from demur_proto.segments import Factorisation
+from demur_proto.running.segments import Factorisation
 from demur_proto.study import Measure, Study, design_study
-from demur_server.ask_command import add_commands
-from demur_server.choosing import read_features
-from demur_server.question import Question
+from demur_proto.wire.definition import define_study
+from demur_server.commands.ask import add_commands
+from demur_server.commands.question import Question
+from demur_server.parsing import read_features
 
 K = ("--categories", "4")
 

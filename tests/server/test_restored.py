@@ -15,24 +15,24 @@ import psycopg
 import pytest
 
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study
-from demur_proto.words import encode_words
-from demur_server.admin import make_credential, make_tokens, revoke
-from demur_server.backup import Restored, back_up, restore_file, restore_postgres
-from demur_server.collector import Collector
-from demur_server.keys import KeyFolder
-from demur_server.overview import round_lines, study_lines
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import encode_words
+from demur_server.admin.admin import make_credential, make_tokens, revoke
+from demur_server.admin.backup import Restored, back_up, restore_file, restore_postgres
+from demur_server.admin.overview import round_lines, study_lines
+from demur_server.admin.verifying import verify
+from demur_server.collector.collector import Collector
+from demur_server.collector.keys import KeyFolder
+from demur_server.grpc.access import Enrolment, hash_secret, new_token
 from demur_server.store.base import Role
 from demur_server.store.durable import DurableStore
+from demur_server.store.inspect import postgres_door, sqlite_door
 from demur_server.store.postgres import PostgresDatabase
 from demur_server.store.schema import metadata
-from demur_server.store.side_door import postgres_door, sqlite_door
 from demur_server.store.sqlite import SqliteDatabase
-from demur_server.tokens import Enrolment, hash_secret, new_token
-from demur_server.verifying import verify
 from store_kit import PostgresServer
 
 Ask = Callable[..., Defined[Round]]
@@ -322,8 +322,8 @@ def test_a_disk_that_is_full_is_one_clear_line_and_leaves_nothing(
     script = (
         "import resource, sys; from pathlib import Path\n"
         "from demur_proto.errors import StorageError\n"
-        "from demur_server.backup import back_up, restore_file\n"
-        "from demur_server.store.side_door import sqlite_door\n"
+        "from demur_server.admin.backup import back_up, restore_file\n"
+        "from demur_server.store.inspect import sqlite_door\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))\n"
         "store, backup, back = map(Path, sys.argv[1:])\n"
         "for each in (lambda: restore_file(backup, back), lambda: back_up(door, back)):\n"

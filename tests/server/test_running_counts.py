@@ -17,24 +17,23 @@ from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import DemurError, ParameterError, StateError, WireError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature, Round
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Purpose, Study
+from demur_proto.wire.definition import Defined, define_round
+from demur_server.admin.verifying import verify
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.estimates import make_release
-from demur_server.exporting import csv_pieces
-from demur_server.keys import MemoryKeys
-from demur_server.serving import Ports, served
+from demur_server.collector.collector import Collector
+from demur_server.collector.estimates import make_release
+from demur_server.collector.keys import MemoryKeys
+from demur_server.formatting import csv_pieces, told
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.durable import DurableStore
 from demur_server.store.memory import MemoryStore
 from demur_server.store.sqlite import SqliteDatabase
-from demur_server.telling import told
 from demur_server.training.analyst_source import AnalystHalts
-from demur_server.verifying import verify
 
 DEADLINE_S = 30.0
 KINDS = list(Factorisation)

@@ -9,11 +9,11 @@ import pytest
 
 from collector_kit import gaussian_for
 from demur_client.agent import fetch_study
-from demur_proto.definition import Defined
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_proto.words import encode_words
-from demur_server.collector import Collector
+from demur_proto.wire.definition import Defined
+from demur_proto.wire.words import encode_words
+from demur_server.collector.collector import Collector
 from store_kit import ACCEPTED, CONFLICT, DUPLICATE, INVALID, ROUND_CLOSED
 from stream_kit import (
     DEADLINE_S,

@@ -6,12 +6,12 @@ import anyio
 import grpc
 
 from demur_client.agent import fetch_study
-from demur_proto.definition import Defined
 from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
-from demur_server.collector import Collector
-from demur_server.serving import Ports
+from demur_proto.wire.definition import Defined
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import Ports
 from store_kit import ACCEPTED, ROUND_CLOSED
 from stream_kit import (
     Ask,

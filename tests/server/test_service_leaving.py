@@ -17,14 +17,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from demur_client.agent import fetch_study
 from demur_client.connection import connected
-from demur_proto.calls import calling
-from demur_proto.definition import Defined
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError
 from demur_proto.study import Study
+from demur_proto.transport.calls import calling
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
-from demur_server.collector import Collector
-from demur_server.interceptor import Requests
-from demur_server.serving import Ports, served
+from demur_proto.wire.definition import Defined
+from demur_server.collector.collector import Collector
+from demur_server.grpc.interceptor import Requests
+from demur_server.grpc.serving import Ports, served
 from demur_server.store.memory import MemoryStore
 from store_kit import ACCEPTED
 from stream_kit import DEADLINE_S, Ask, VisitCall, frame, hand_in, report, submitting, visiting

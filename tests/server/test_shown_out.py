@@ -7,11 +7,11 @@ import grpc
 import pytest
 
 from access_kit import CROSSED, House, opened, reached
-from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import Defined
 from demur_proto.round import Round
 from demur_proto.study import Study
-from demur_server import serving
+from demur_proto.transport.credentials import DeviceCredential
+from demur_proto.wire.definition import Defined
+from demur_server.grpc import serving
 from serve_kit import answer
 
 DEVICES = 120  #: one in fourteen hung, when the first message took the call's headers along

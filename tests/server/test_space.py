@@ -6,8 +6,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from demur_server import space
-from demur_server.space import Space
+from demur_server.collector import chunks as space
+from demur_server.collector.chunks import Space
 
 
 async def settle() -> None:

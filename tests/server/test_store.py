@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import NotFoundError, StateError
-from demur_server.estimates import make_release
+from demur_server.collector.estimates import make_release
 from demur_server.store.base import (
     Batch,
     Counted,

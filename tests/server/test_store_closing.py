@@ -10,11 +10,11 @@ import anyio
 import numpy as np
 import pytest
 
-from demur_proto.definition import Defined
 from demur_proto.errors import StorageError
 from demur_proto.round import Round
-from demur_server.estimates import make_release
-from demur_server.store import clerk
+from demur_proto.wire.definition import Defined
+from demur_server.collector.estimates import make_release
+from demur_server.store import worker as clerk
 from demur_server.store.base import Batch
 from demur_server.store.durable import DurableStore
 from store_kit import (

@@ -20,8 +20,7 @@ import pytest
 
 from demur_server.store.base import Counted
 from demur_server.store.durable import DurableStore
-from demur_server.store.link import Change
-from demur_server.store.packing import pack_records
+from demur_server.store.link import Change, pack_records
 from demur_server.store.sqlite import PRAGMAS, SqliteDatabase, keep
 from store_kit import DUPLICATE, STUDY, SqlitePlace, a_round, batch, sent
 

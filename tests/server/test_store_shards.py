@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from demur_proto.errors import ParameterError, StateError
-from demur_server.store import clerk
 from demur_server.store import postgres as postgres_module
+from demur_server.store import worker as clerk
 from demur_server.store.base import Totals
 from demur_server.store.durable import DurableStore
 from demur_server.store.postgres import PostgresDatabase

@@ -12,11 +12,11 @@ import anyio
 import numpy as np
 import pytest
 
-from demur_server.store import writer
+from demur_server.store import worker as writer
 from demur_server.store.durable import DurableStore
 from demur_server.store.link import Change
 from demur_server.store.sqlite import SqliteLink
-from demur_server.store.writer import Admission, Outcome, Writer
+from demur_server.store.worker import Admission, Outcome, Writer
 from store_kit import (
     ACCEPTED,
     STUDY,

@@ -15,16 +15,15 @@ from access_kit import House, opened
 from demur_client.agent import fetch_study
 from demur_client.connection import connected
 from demur_client.enrolment import enrol
-from demur_proto.channels import ClientTls, is_loopback, split_target
-from demur_proto.credentials import DeviceCredential
-from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ConnectionLost, ParameterError
 from demur_proto.round import Feature, Round
 from demur_proto.study import Study
+from demur_proto.transport.channels import ClientTls, is_loopback, split_target
+from demur_proto.transport.credentials import DeviceCredential
+from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
-from demur_server.certs import Authority, Issued
+from demur_server.grpc.tls import Authority, Issued, ServerTls
 from demur_server.store.base import Role
-from demur_server.tls import ServerTls
 
 LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
@@ -331,7 +330,7 @@ def deaf() -> Iterator[int]:
 async def test_a_port_where_nobody_speaks_does_not_hold_a_device_up(
     trusting: ClientTls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("demur_proto.channels.PROBE_S", 0.1)
+    monkeypatch.setattr("demur_proto.transport.channels.PROBE_S", 0.1)
     with deaf() as port, anyio.fail_after(5.0), pytest.raises(ConnectionLost, match="timed out"):
         async with connected(f"127.0.0.1:{port}", tls=trusting):
             raise ConnectionLost("timed out")

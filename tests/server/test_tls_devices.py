@@ -6,16 +6,15 @@ import pytest
 
 from access_kit import opened
 from demur_client.agent import fetch_study
-from demur_client.belonging import channel_of, enrol_device
+from demur_client.enrolment import channel_of, enrol_device
 from demur_client.ledger.base import Identity
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_proto.channels import ClientTls
-from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, ParameterError
 from demur_proto.study import Study
-from demur_server.certs import Authority, Issued
-from demur_server.tls import ServerTls
+from demur_proto.transport.channels import ClientTls
+from demur_proto.wire.definition import Defined
+from demur_server.grpc.tls import Authority, Issued, ServerTls
 
 
 def put(folder: Path, name: str, issued: Issued) -> tuple[Path, Path]:

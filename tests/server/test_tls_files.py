@@ -14,11 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from demur_proto.channels import ClientTls
 from demur_proto.errors import AccessError, ParameterError, StateError, StorageError
-from demur_server.certs import Authority
-from demur_server.certs_command import make_folder
-from demur_server.tls import ServerTls
+from demur_proto.transport.channels import ClientTls
+from demur_server.commands.certs import make_folder
+from demur_server.grpc.tls import Authority, ServerTls
 from demur_sim.cli import main
 
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -396,7 +395,7 @@ def test_hosts_and_names_of_certificates_are_checked() -> None:
 
 
 def test_the_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    from demur_server import certs_command
+    from demur_server.commands import certs as certs_command
 
     parser = argparse.ArgumentParser(prog="demur")
     certs_command.add_commands(parser.add_subparsers())

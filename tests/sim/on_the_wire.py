@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from demur_sim.recorder import Recorder
+from demur_sim.engine.worker import Recorder
 
 
 class OnTheWire:

@@ -10,9 +10,9 @@ import pytest
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import Feature
 from demur_sim.datasets.activity import Activity, Counted, read_activity
+from demur_sim.people.opening import population_of
+from demur_sim.people.states import spread
 from demur_sim.scenario import load_scenario
-from demur_sim.scenario_people import population_of
-from demur_sim.spreading import spread
 
 SIGMAS = 5.0
 

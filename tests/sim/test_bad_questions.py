@@ -10,10 +10,10 @@ import pytest
 
 from demur_proto.errors import DemurError, ParameterError, StateError
 from demur_proto.round import Feature, Randomiser
-from demur_proto.segments import Segment
-from demur_sim.populations import ArrayPopulation
+from demur_proto.running.segments import Segment
+from demur_sim.engine.simulation import open_session, study_of
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.scenario import Scenario, load_scenario
-from demur_sim.simulation import open_session, study_of
 from demur_sim.training.scenario import load_training
 
 DEADLINE_S = 60.0

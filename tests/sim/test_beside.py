@@ -13,17 +13,17 @@ import pytest
 from demur_proto.arrays import Vector
 from demur_proto.errors import ParameterError
 from demur_proto.study import View
-from demur_sim.baselines.by_name import DesignName, designs_of, names_of
-from demur_sim.baselines.memoised import MemoisedUnary
-from demur_sim.baselines.truncation import truncation_errors
-from demur_sim.beside import Beside, candidates_of, simulate_beside
 from demur_sim.cli import main
-from demur_sim.linear_results import LinearResult
-from demur_sim.populations import ArrayPopulation
-from demur_sim.report import report
-from demur_sim.result_files import save
+from demur_sim.comparison.beside import Beside, candidates_of, simulate_beside
+from demur_sim.comparison.by_name import DesignName, designs_of, names_of
+from demur_sim.comparison.flips import truncation_errors
+from demur_sim.comparison.memoised import MemoisedUnary
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.results.files import save
+from demur_sim.results.report import report
+from demur_sim.results.running import RunningResult
+from demur_sim.results.sums import LinearResult
 from demur_sim.run import question, run_anywhere, simulate
-from demur_sim.running_results import RunningResult
 from demur_sim.scenario import Kind, Scenario, load_scenario
 
 ALL = ",".join(DesignName)

@@ -7,18 +7,18 @@ from functools import cache
 import numpy as np
 import pytest
 
+from demur_proto.accounting.conversions import gdp_mu
+from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.arrays import Integers
-from demur_proto.conversions import gdp_mu
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.histograms import epsilon_for_answers
 from demur_proto.round import Feature, Randomiser
-from demur_sim.datasets.cdnow import load_cdnow
-from demur_sim.histogram_results import HistogramResult
-from demur_sim.populations import EventLog
+from demur_sim.datasets.events import load_cdnow
+from demur_sim.engine.simulation import study_of
+from demur_sim.people.opening import population_of
+from demur_sim.people.populations import EventLog
+from demur_sim.results.histograms import HistogramResult
 from demur_sim.run import simulate
 from demur_sim.scenario import Scenario, load_scenario
-from demur_sim.scenario_people import population_of
-from demur_sim.simulation import study_of
 
 WEEKS = 78
 

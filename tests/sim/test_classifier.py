@@ -19,24 +19,24 @@ from tests.sim.visits import watched
 
 from counting_kit import EXPONENT, a_study
 from demur_client.device import Device
-from demur_client.ledger.memory import MemoryLedger
+from demur_client.ledger.kept import MemoryLedger
+from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.arrays import Flags
-from demur_proto.continual.factors import change_norm
-from demur_proto.definition import Defined, define_study
-from demur_proto.histograms import epsilon_for_answers
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.round import Feature, Randomiser
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study, View
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.definition import Defined, define_study
 from demur_server.analyst import Analyst
-from demur_sim.labelled_people import LabelledPeople, PersonExamples
-from demur_sim.observer import Advantage, Messages, distinguish
-from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.observer import Advantage, Messages, distinguish
+from demur_sim.engine.sampling import FastSampler
+from demur_sim.engine.simulation import open_session, study_of
+from demur_sim.people.labelled import LabelledPeople, PersonExamples
+from demur_sim.people.populations import ArrayPopulation, PersonSource
 from demur_sim.scenario import Kind, Refusal, Scenario
-from demur_sim.simulation import open_session, study_of
 
 ROUNDS, DEVICES, SLOT_MS = 8, 60, 60
 CATEGORIES = 9

@@ -10,24 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demur_client.budget.filters import Filter
 from demur_client.device import Device
-from demur_client.filters import Filter
 from demur_proto.arrays import Bits, Integers, Values, Vector, Words
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, View, design_study
-from demur_proto.words import decode_words
-from demur_sim.block_answers import BlockAnswer
-from demur_sim.cohort import Cohort
-from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.portions import BLOCK, block_count
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.cohort import BlockAnswer, Cohort
+from demur_sim.engine.sampling import FastSampler, Purpose, stream
+from demur_sim.people.populations import ArrayPopulation, PersonSource
+from demur_sim.people.presence import BLOCK, block_count
 from demur_sim.scenario import Refusal
-from demur_sim.seeds import Purpose, stream
 
 
 def gaussian_for(study: Study, asked: Round) -> GaussianLinear:

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, design_study
-from demur_sim.cohort import Cohort
-from demur_sim.populations import ArrayPopulation
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_sim.engine.cohort import Cohort
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.scenario import Refusal
 
 # Of a budget of 2, in full answers: the first person never has anything; the second spends it in

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DataError
-from demur_server.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from demur_server.training.trainer import TrainingState
-from demur_sim.datasets.labelled_npz import read_labelled_npz
+from demur_server.training.trainer import (
+    Checkpoint,
+    TrainingState,
+    load_checkpoint,
+    save_checkpoint,
+)
+from demur_sim.datasets.labelled import read_labelled_npz
 
 
 def an_archive(path: Path) -> Path:

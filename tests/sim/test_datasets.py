@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from demur_proto.arrays import Values
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import Feature
-from demur_sim.datasets.cdnow import load_cdnow
-from demur_sim.datasets.events import read_events
-from demur_sim.populations import EventLog
+from demur_sim.datasets.events import load_cdnow, read_events
+from demur_sim.people.populations import EventLog
 
 GOOD = "customer_id,date,usd\n7,2026-01-03,1.5\n12,2026-01-01,2\n7,2026-01-03,.25\n"
 

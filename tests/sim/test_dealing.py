@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError
-from demur_sim.datasets.dealing import Deal, deal_equally, deal_skewed
+from demur_sim.datasets.labelled import Deal, deal_equally, deal_skewed
 
 
 @given(

@@ -7,17 +7,15 @@ import pytest
 from counting_kit import a_study
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_proto.segments import Segment
+from demur_proto.running.segments import Segment
 from demur_proto.study import Measure, View
-from demur_sim.cohort_session import cohort_session
-from demur_sim.device_session import device_session
-from demur_sim.how import How
-from demur_sim.populations import ArrayPopulation
-from demur_sim.questions import Questions
-from demur_sim.results import Result
-from demur_sim.run import run_scenario
+from demur_sim.engine.cohort_session import cohort_session
+from demur_sim.engine.processes import device_session
+from demur_sim.engine.session import Aftermath, Questions, Session
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.results.base import Result
+from demur_sim.run import How, run_scenario
 from demur_sim.scenario import Kind, Refusal, Scenario
-from demur_sim.session import Aftermath, Session
 
 DEADLINE_S = 60.0
 ACTIVE = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=np.float64)

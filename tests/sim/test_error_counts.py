@@ -14,23 +14,23 @@ import pytest
 from demur_client.device import Device
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.asking import next_error_count, next_gradient, next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import DataError, ParameterError, UnsupportedError
-from demur_proto.gradients import person_error_share
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, Module, define_model
-from demur_proto.models.softmax import Softmax
+from demur_proto.models.gradients import person_error_share
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Purpose, Study, design_study
-from demur_sim.cohort import Cohort
-from demur_sim.float_cohort import FloatCohort
-from demur_sim.labelled_people import LabelledPeople, PersonExamples
-from demur_sim.populations import ArrayPopulation
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.float_cohort import FloatCohort
+from demur_sim.engine.session import Aftermath, Session
+from demur_sim.engine.simulation import open_session
+from demur_sim.people.labelled import LabelledPeople, PersonExamples
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.scenario import Refusal, Scenario
-from demur_sim.session import Aftermath, Session
-from demur_sim.simulation import open_session
-from demur_sim.training.source import restore_into, snapshot_of
+from demur_sim.training.sources import restore_into, snapshot_of
 
 DEADLINE_S = 60.0
 INPUTS, CLASSES = 3, 2
@@ -110,7 +110,7 @@ def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
     study, of = a_study(policy, purpose=purpose), people(40)
     cohort = Cohort(study, of, seed=1, refusal=Refusal.COVER)
     devices = [Device(study, PersonExamples(of, each), Coins()) for each in range(40)]
-    monkeypatch.setattr("demur_sim.cohort.FastSampler", lambda rng, *, widen: Coins())
+    monkeypatch.setattr("demur_sim.engine.cohort.FastSampler", lambda rng, *, widen: Coins())
 
     for number in range(1, 7):
         model_hash = define_model(a_model(number)).hash

@@ -20,24 +20,24 @@ import pytest
 from counting_kit import EXPONENT, STATE, a_study
 from demur_client.device import Device
 from demur_client.ledger.base import Ledger
-from demur_client.ledger.changes import Doubted
 from demur_client.ledger.file import LedgerFile
-from demur_client.ledger.memory import MemoryLedger
-from demur_client.ledger.purse import LifetimeCap
-from demur_client.sources import FunctionSource
+from demur_client.ledger.kept import MemoryLedger
+from demur_client.ledger.records import Doubted
+from demur_client.ledger.scope import LifetimeCap
+from demur_client.sources.base import FunctionSource
 from demur_proto.arrays import Vector
 from demur_proto.asking import next_halt_count, next_round
-from demur_proto.continual.factors import change_norm
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.release import Release
 from demur_proto.round import Round
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Measure, Purpose, Study
-from demur_proto.words import decode_words
-from demur_server.estimates import make_release
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
+from demur_server.collector.estimates import make_release
+from demur_sim.engine.sampling import FastSampler
 from ledger_kit import quick_folder
 
 PEOPLE, ROUNDS = 5, 4

@@ -26,26 +26,25 @@ import numpy as np
 import pytest
 
 from demur_client.connection import connected
-from demur_proto.definition import define_study
 from demur_proto.errors import ConnectionLost
 from demur_proto.round import Feature
 from demur_proto.study import design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.version import PROTOCOL_VERSION
-from demur_proto.words import Payload
+from demur_proto.wire.definition import PROTOCOL_VERSION, define_study
+from demur_proto.wire.words import Payload
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.intake import Intake
-from demur_server.live import LiveRound
-from demur_server.serving import served
+from demur_server.collector.collector import Collector
+from demur_server.collector.intake import Intake
+from demur_server.collector.open_rounds import LiveRound
+from demur_server.grpc.serving import served
 from demur_server.store.base import Store
 from demur_server.store.memory import MemoryStore
-from demur_sim.children import Child
-from demur_sim.cohort import Cohort
-from demur_sim.populations import ArrayPopulation
-from demur_sim.portions import BLOCK
+from demur_sim.engine.children import Child
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.worker import Answered, Work, work
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.people.presence import BLOCK
 from demur_sim.scenario import Refusal
-from demur_sim.worker_process import Answered, Work, work
 
 DEADLINE_S = 30.0
 GONE_S = 5.0  #: how long whatever was started may take to be gone
@@ -258,7 +257,7 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_script_that_would_start_itself_again_is_told_what_to_do(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(
-        "from demur_sim.populations import ArrayPopulation\n"
+        "from demur_sim.people.populations import ArrayPopulation\n"
         "from demur_sim.run import simulate\n"
         "from demur_sim.scenario import Scenario\n"
         "asking = Scenario(name='own', feature='value')\n"
@@ -285,7 +284,7 @@ def test_a_script_that_would_start_itself_again_is_told_what_to_do(tmp_path: Pat
 
 SCRIPT = """
 import asyncio
-from demur_sim.populations import ArrayPopulation
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.run import simulate
 from demur_sim.scenario import Scenario
 
@@ -350,7 +349,7 @@ async def test_a_child_that_ends_without_a_word_is_a_lost_connection_and_a_bug_s
 
 ORPHANING = """
 import os, signal, time
-from demur_sim.children import Child
+from demur_sim.engine.children import Child
 
 def busy(pipe):
     pipe.send("busy")

@@ -12,14 +12,13 @@ from demur_proto.errors import ParameterError, StateError
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Feature
 from demur_proto.study import Measure, Policy, View
-from demur_sim.how import How
-from demur_sim.populations import ArrayPopulation, EventLog, Population
-from demur_sim.portions import block_count
-from demur_sim.results import Result
-from demur_sim.run import run_scenario
+from demur_sim.engine.session import Session
+from demur_sim.engine.simulation import open_session
+from demur_sim.people.populations import ArrayPopulation, EventLog, Population
+from demur_sim.people.presence import block_count
+from demur_sim.results.base import Result
+from demur_sim.run import How, run_scenario
 from demur_sim.scenario import Scenario
-from demur_sim.session import Session
-from demur_sim.simulation import open_session
 
 DEADLINE_S = 60.0
 DEVICES, PERIODS = 4 * 4096 + 321, 6  # five blocks, the last one small

@@ -9,17 +9,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from demur_proto.accounting.calibration import base_units
 from demur_proto.arrays import Flags, Values, Vector
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.grid import base_units
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition
-from demur_proto.models.softmax import Softmax
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
-from demur_sim.float_charges import FloatPrice
-from demur_sim.float_cohort import FloatCohort, float_statement
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.portions import BLOCK
-from demur_sim.seeds import Purpose, stream
+from demur_sim.engine.float_cohort import FloatCohort, FloatPrice, float_statement
+from demur_sim.engine.sampling import Purpose, stream
+from demur_sim.people.labelled import LabelledPeople
+from demur_sim.people.presence import BLOCK
 
 CLIP, SIGMA, EXPONENT = 2.0, 40.0, -12
 INPUTS, CLASSES = 3, 2

@@ -14,27 +14,26 @@ import pytest
 
 from demur_proto.arrays import Values, Vector
 from demur_proto.asking import next_gradient
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError, StateError, UnsupportedError
-from demur_proto.gradients import person_gradient
-from demur_proto.mechanisms.of_round import mechanism_of
+from demur_proto.mechanisms.registry import mechanism_of
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.features import Pixels
-from demur_proto.models.softmax import Softmax
+from demur_proto.models.gradients import person_gradient
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
 from demur_proto.study import Policy, Study, design_study
-from demur_server.gradients import mean_gradient
-from demur_sim import portions as portions_module
-from demur_sim.cohort import Cohort
-from demur_sim.labelled_people import LabelledPeople, PersonExamples
-from demur_sim.populations import ArrayPopulation
-from demur_sim.portions import BLOCK, PORTION_WORDS, portions
-from demur_sim.sampling import FastSampler, Noise
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.collector.estimates import mean_gradient
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.sampling import FastSampler, Noise, Purpose, stream
+from demur_sim.engine.session import Aftermath, Session
+from demur_sim.engine.simulation import open_session
+from demur_sim.people import presence as portions_module
+from demur_sim.people.labelled import LabelledPeople, PersonExamples
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.people.presence import BLOCK, PORTION_WORDS, portions
 from demur_sim.scenario import Refusal, Scenario
-from demur_sim.seeds import Purpose, stream
-from demur_sim.session import Aftermath, Session
-from demur_sim.simulation import open_session
 
 DEADLINE_S = 60.0
 INPUTS, CLASSES = 3, 2

@@ -10,25 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import demur_sim.cohort
+import demur_sim.engine.cohort
+from demur_client.budget.filters import Filter
 from demur_client.device import Device
-from demur_client.filters import Filter
+from demur_proto.accounting.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.arrays import Flags, Values, Words
 from demur_proto.asking import next_histogram
-from demur_proto.definition import Defined, define_round, define_study
-from demur_proto.histograms import design_histogram_study, epsilon_for_answers
-from demur_proto.mechanisms.of_round import mechanism_for, randomiser_of, report_length_of
+from demur_proto.mechanisms.registry import mechanism_for, randomiser_of, report_length_of
 from demur_proto.round import Feature, Histogram, Randomiser, Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
-from demur_proto.words import decode_words
-from demur_sim.block_answers import BlockAnswer
-from demur_sim.cohort import Cohort
-from demur_sim.observer import Advantage
-from demur_sim.populations import PersonSource
-from demur_sim.portions import BLOCK, block_count
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.cohort import BlockAnswer, Cohort
+from demur_sim.engine.observer import Advantage
+from demur_sim.engine.sampling import FastSampler, Purpose, stream
+from demur_sim.people.populations import PersonSource
+from demur_sim.people.presence import BLOCK, block_count
 from demur_sim.scenario import Refusal
-from demur_sim.seeds import Purpose, stream
 
 PLAIN = 50.0  #: an ε at which k-ary randomised response errs less than once in 10^20 reports
 
@@ -346,7 +344,7 @@ def uniform_inside(words: Words, given_: Flags) -> Words:
 def test_cover_that_is_drawn_inside_the_domain_would_be_found(
     mechanism: Randomiser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demur_sim.cohort, "covered", uniform_inside)
+    monkeypatch.setattr(demur_sim.engine.cohort, "covered", uniform_inside)
 
     assert deviations(mechanism) > 20  # every count is too large by n/k
 

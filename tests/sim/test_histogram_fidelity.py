@@ -8,15 +8,15 @@ import anyio
 import numpy as np
 import pytest
 
+from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.errors import ParameterError, StateError
-from demur_proto.histograms import epsilon_for_answers
 from demur_proto.release import Release
 from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, View
-from demur_sim.populations import ArrayPopulation
+from demur_sim.engine.session import Aftermath, Session
+from demur_sim.engine.simulation import open_session
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.scenario import Refusal, Scenario
-from demur_sim.session import Aftermath, Session
-from demur_sim.simulation import open_session
 
 DEADLINE_S = 60.0
 DEVICES, PERIODS, CATEGORIES = 2 * 4096 + 321, 7, 13  # three blocks, the last one small

@@ -17,33 +17,32 @@ import numpy as np
 import pytest
 
 from counting_kit import EXPONENT, a_study
-from demur_proto.accuracy import supremum_radius
+from demur_proto.accounting.intervals import supremum_radius
 from demur_proto.arrays import Flags, Values, Vector
 from demur_proto.asking import next_halt_count, next_round
-from demur_proto.continual.estimates import RoundTotal
-from demur_proto.continual.factors import change_norm
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.release import Estimand, Release
 from demur_proto.round import Feature, Linear, Round
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.estimates import RoundTotal
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Policy, Purpose, Study, View, design_study
 from demur_proto.v1 import release_pb2
-from demur_server.estimates import make_release, running_count
-from demur_server.processed import Processed
-from demur_server.telling import told
-from demur_sim.cohort import Cohort
-from demur_sim.cohort_session import cohort_session
-from demur_sim.linear_results import LinearResult
-from demur_sim.populations import ArrayPopulation
-from demur_sim.questions import Questions
-from demur_sim.report import report
-from demur_sim.result_files import save
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_server.collector.estimates import make_release, running_count
+from demur_server.formatting import told
+from demur_server.post_processing import Processed
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.cohort_session import cohort_session
+from demur_sim.engine.session import Aftermath, Questions
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.results.files import save
+from demur_sim.results.report import report
+from demur_sim.results.sums import LinearResult
 from demur_sim.run import simulate
 from demur_sim.scenario import Refusal, Scenario
-from demur_sim.session import Aftermath
 
 Cube = np.ndarray[Any, np.dtype[np.float64]]
 

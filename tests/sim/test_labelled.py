@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.models.features import OrientedGradients, Pixels
-from demur_sim.datasets.digits import load_digits, smaller
-from demur_sim.datasets.idx import idx_bytes, read_idx
-from demur_sim.datasets.labelled import Labelled, LabelledData
-from demur_sim.datasets.labelled_csv import read_labelled_csv
-from demur_sim.datasets.labelled_idx import read_labelled_idx
-from demur_sim.datasets.labelled_npz import read_labelled_npz
-from demur_sim.datasets.mnist import FILES, FOLDER, load_mnist
+from demur_sim.datasets.digits import FILES, FOLDER, load_digits, load_mnist, smaller
+from demur_sim.datasets.labelled import (
+    Labelled,
+    LabelledData,
+    idx_bytes,
+    read_idx,
+    read_labelled_csv,
+    read_labelled_idx,
+    read_labelled_npz,
+)
 
 NUMBERS = "1,2.5,0\n-3,.5e1,2\n"
 

@@ -5,13 +5,13 @@ from typing import Any
 import anyio
 import numpy as np
 
-from demur_proto.definition import define_study
 from demur_proto.round import Feature
 from demur_proto.study import design_study
-from demur_sim.cohort_session import cohort_session
-from demur_sim.opening_processes import process_session
-from demur_sim.populations import ArrayPopulation
-from demur_sim.questions import Questions
+from demur_proto.wire.definition import define_study
+from demur_sim.engine.cohort_session import cohort_session
+from demur_sim.engine.processes import process_session
+from demur_sim.engine.session import Questions
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.scenario import Refusal
 
 DIMENSION = (1 << 18) + 5  # just over 1 MiB

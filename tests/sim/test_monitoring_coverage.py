@@ -15,20 +15,20 @@ import pytest
 from counting_kit import EXPONENT, a_study
 from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 from demur_proto.asking import next_halt_count, next_prefix, next_round
-from demur_proto.continual.estimates import RoundTotal
-from demur_proto.continual.factors import change_norm
-from demur_proto.definition import Defined
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.round import Feature, Linear, Round
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.estimates import RoundTotal
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Purpose, Study, View
-from demur_server.estimates import running_count
-from demur_sim.cohort import Cohort
-from demur_sim.cohort_session import cohort_session
-from demur_sim.populations import ArrayPopulation
-from demur_sim.questions import Questions
+from demur_proto.wire.definition import Defined
+from demur_server.collector.estimates import running_count
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.cohort_session import cohort_session
+from demur_sim.engine.session import Questions
+from demur_sim.people.populations import ArrayPopulation
 from demur_sim.scenario import Refusal
 
 PEOPLE = 100  # of one run

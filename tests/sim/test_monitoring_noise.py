@@ -13,9 +13,9 @@ import pytest
 
 from counting_kit import EXPONENT, dense, mu_of, sigma_of_changes, undone
 from demur_proto.arrays import Values
-from demur_proto.segments import Factorisation
+from demur_proto.running.segments import Factorisation
+from demur_sim.results.running import RunningResult
 from demur_sim.run import simulate
-from demur_sim.running_results import RunningResult
 from demur_sim.scenario import load_scenario
 
 DEVICES, ROUNDS, SEEDS = 5000, 1024, 20  # two blocks

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from demur_proto.errors import ParameterError, UnsupportedError
-from demur_sim.observer import FEWEST_DEVICES, Advantage, Messages, distinguish
+from demur_sim.engine.observer import FEWEST_DEVICES, Advantage, Messages, distinguish
 
 ROUNDS = 24
 NOISE_S = 2e-4  # standard deviation of a send time

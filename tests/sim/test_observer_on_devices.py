@@ -18,29 +18,29 @@ import numpy as np
 import pytest
 from tests.sim.on_the_wire import OnTheWire
 
+from demur_client.agent import Agent
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.ledger.base import Ledger
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
-from demur_client.running import Agent
 from demur_proto.arrays import Values
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import PolicyError
 from demur_proto.round import Feature, Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Study, View, design_study
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_proto.wire.words import decode_words
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
-from demur_sim.device_session import device_session
-from demur_sim.in_process import InProcessEvaluator
-from demur_sim.observer import Advantage, Messages, distinguish
-from demur_sim.questions import Questions
-from demur_sim.recorder import Recorder
+from demur_sim.engine.devices import InProcessEvaluator
+from demur_sim.engine.observer import Advantage, Messages, distinguish
+from demur_sim.engine.processes import device_session
+from demur_sim.engine.session import Questions
+from demur_sim.engine.worker import Recorder
 from demur_sim.scenario import Refusal
 from watched_kit import KINDS, ROUNDS, People, Person
 

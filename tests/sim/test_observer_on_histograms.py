@@ -10,19 +10,19 @@ import numpy as np
 from tests.sim.visits import watched
 
 from demur_client.device import Device
+from demur_proto.accounting.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.arrays import Flags
-from demur_proto.definition import define_study
-from demur_proto.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, View
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.definition import define_study
 from demur_server.analyst import Analyst
-from demur_sim.observer import Advantage, Messages, distinguish
-from demur_sim.populations import PersonSource
+from demur_sim.engine.observer import Advantage, Messages, distinguish
+from demur_sim.engine.session import Aftermath
+from demur_sim.engine.simulation import open_session
+from demur_sim.people.populations import PersonSource
+from demur_sim.people.telemetry import Telemetry
 from demur_sim.scenario import Scenario
-from demur_sim.session import Aftermath
-from demur_sim.simulation import open_session
-from demur_sim.telemetry import Telemetry
 
 DEADLINE_S = 60.0
 CATEGORIES, ROUNDS = 9, 24

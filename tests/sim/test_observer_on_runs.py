@@ -15,18 +15,17 @@ from tests.sim.visits import watched
 
 from demur_client.device import Device
 from demur_proto.arrays import Flags, Values
-from demur_proto.definition import define_study
 from demur_proto.release import Withheld
 from demur_proto.round import Feature
 from demur_proto.study import View, design_study
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.definition import define_study
 from demur_server.analyst import Analyst
-from demur_sim.how import How
-from demur_sim.observer import Advantage, Messages, distinguish
-from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.results import Result
-from demur_sim.run import run_scenario
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.observer import Advantage, Messages, distinguish
+from demur_sim.engine.sampling import FastSampler
+from demur_sim.people.populations import ArrayPopulation, PersonSource
+from demur_sim.results.base import Result
+from demur_sim.run import How, run_scenario
 from demur_sim.scenario import Refusal, Scenario
 
 DEADLINE_S = 60.0

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from demur_proto.asking import next_gradient
-from demur_proto.definition import define_round, define_study
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.study import Policy, design_study
-from demur_sim import outgoing as outgoing_module
-from demur_sim import portions as portions_module
-from demur_sim.cohort import Cohort
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.outgoing import Outgoing, outgoing
+from demur_proto.wire.definition import define_round, define_study
+from demur_sim.engine import worker as outgoing_module
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.worker import Outgoing, outgoing
+from demur_sim.people import presence as portions_module
+from demur_sim.people.labelled import LabelledPeople
 from demur_sim.scenario import Refusal
 
 LINEAR = Softmax(inputs=3, classes=2)

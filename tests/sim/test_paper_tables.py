@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from demur_proto.study import Policy
-from demur_sim.float_charges import FloatPrice
+from demur_sim.engine.float_cohort import FloatPrice
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_client.sources import DataSource
+from demur_client.sources.base import DataSource
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_sim.populations import FLAGS, ArrayPopulation, EventLog, PersonSource, Population
+from demur_sim.people.populations import FLAGS, ArrayPopulation, EventLog, PersonSource, Population
 
 Event = tuple[int, int, float]  # device, period, amount
 

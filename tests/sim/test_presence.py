@@ -12,22 +12,20 @@ import pytest
 from counting_kit import NoNoise, a_study, rounds_of
 from demur_client.device import Device
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round, define_study
 from demur_proto.errors import ParameterError
 from demur_proto.release import Withheld
 from demur_proto.round import Feature, Prefix, Round
-from demur_proto.segments import Admission, Segment
+from demur_proto.running.segments import Admission, Segment
 from demur_proto.study import Measure, Policy, View
 from demur_proto.v1 import report_pb2
-from demur_sim.cohort import Cohort
-from demur_sim.how import How
-from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.portions import BLOCK
-from demur_sim.presence import Presence, Turnout
-from demur_sim.results import Result
-from demur_sim.run import run_scenario
+from demur_proto.wire.definition import Defined, define_round, define_study
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.simulation import study_of
+from demur_sim.people.populations import ArrayPopulation, PersonSource
+from demur_sim.people.presence import BLOCK, Presence, Turnout
+from demur_sim.results.base import Result
+from demur_sim.run import How, run_scenario
 from demur_sim.scenario import Kind, Refusal, Scenario
-from demur_sim.simulation import study_of
 
 DEADLINE_S = 60.0
 DEVICES, ROUNDS = BLOCK + 404, 5

@@ -8,10 +8,10 @@ import pytest
 
 from demur_proto.arrays import Values
 from demur_proto.study import Measure, View
-from demur_sim.populations import ArrayPopulation
-from demur_sim.presence import Presence
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.people.presence import Presence
+from demur_sim.results.running import RunningResult
 from demur_sim.run import simulate
-from demur_sim.running_results import RunningResult
 from demur_sim.scenario import Kind, Scenario
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DataError
-from demur_sim.linear_results import LinearResult
-from demur_sim.populations import ArrayPopulation
-from demur_sim.result_files import save
-from demur_sim.results import Result
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.results.base import Result
+from demur_sim.results.files import save
+from demur_sim.results.sums import LinearResult
 from demur_sim.run import simulate
 from demur_sim.scenario import Refusal, Scenario, load_scenario
 from results_kit import broken, read_json, read_rows

@@ -14,29 +14,26 @@ import pytest
 from counting_kit import EXPONENT, NoNoise, a_study, chain_of, dense, dense_chain, rounds_of
 from demur_client.device import Device
 from demur_proto.arrays import Integers
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study, View
 from demur_proto.study import Purpose as StudyPurpose
 from demur_proto.v1 import report_pb2
-from demur_proto.words import decode_words
-from demur_sim.block_answers import BlockAnswer
-from demur_sim.bunches import BUNCH
-from demur_sim.cohort import Cohort
-from demur_sim.cohort_session import cohort_session
-from demur_sim.observer import distinguish
-from demur_sim.opening_processes import process_session
-from demur_sim.populations import ArrayPopulation, PersonSource
-from demur_sim.portions import BLOCK
-from demur_sim.questions import Questions
-from demur_sim.sampling import FastSampler
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.cohort import BlockAnswer, Cohort
+from demur_sim.engine.cohort_session import cohort_session
+from demur_sim.engine.observer import distinguish
+from demur_sim.engine.processes import process_session
+from demur_sim.engine.running_counts import BUNCH
+from demur_sim.engine.sampling import FastSampler, Purpose, stream
+from demur_sim.engine.session import Aftermath, Questions, Session
+from demur_sim.people.populations import ArrayPopulation, PersonSource
+from demur_sim.people.presence import BLOCK
 from demur_sim.scenario import Refusal
-from demur_sim.seeds import Purpose, stream
-from demur_sim.session import Aftermath, Session
 
 DEADLINE_S = 60.0
 DEVICES, HORIZON = 4096 + 300, 5  # two blocks, the last one small

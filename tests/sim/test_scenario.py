@@ -13,9 +13,8 @@ import pytest
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.study import Measure, Policy, View
 from demur_sim.datasets.activity import read_activity
-from demur_sim.scenario import Refusal, Scenario, list_scenarios, load_scenario
-from demur_sim.scenario_data import Data
-from demur_sim.scenario_people import population_of
+from demur_sim.people.opening import population_of
+from demur_sim.scenario import Data, Refusal, Scenario, list_scenarios, load_scenario
 from scenario_kit import flat, totals, write
 
 OF_HISTOGRAMS, OF_SUMS = {"categories"}, {"clip", "grid_exponent", "on_grid"}

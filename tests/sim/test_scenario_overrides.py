@@ -7,8 +7,7 @@ import pytest
 
 from demur_proto.errors import ParameterError
 from demur_proto.study import View
-from demur_sim.scenario import load_scenario
-from demur_sim.scenario_data import Data
+from demur_sim.scenario import Data, load_scenario
 from scenario_kit import flat, write
 
 

@@ -9,10 +9,9 @@ import pytest
 
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.round import Feature
-from demur_sim.populations import EventLog
-from demur_sim.scenario import Scenario, load_scenario
-from demur_sim.scenario_data import Data
-from demur_sim.scenario_people import population_of
+from demur_sim.people.opening import population_of
+from demur_sim.people.populations import EventLog
+from demur_sim.scenario import Data, Scenario, load_scenario
 from scenario_kit import EVENTS, HISTOGRAM, totals
 
 

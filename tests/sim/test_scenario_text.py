@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demur_sim.scenario import Scenario, list_scenarios, load_scenario
-from demur_sim.scenario_data import Data
-from demur_sim.scenario_text import scenario_text
+from demur_sim.scenario import Data, Scenario, list_scenarios, load_scenario, scenario_text
 
 
 def read_again(scenario: Scenario, folder: Path) -> Scenario:

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 from counting_kit import EXPONENT, a_study, dense, mu_of, sigma_of_changes, undone
-from demur_client import running_state
-from demur_client.filters import Filter
+from demur_client.budget import running_counts as running_state
+from demur_client.budget.filters import Filter
+from demur_proto.accounting.conversions import gdp_delta
 from demur_proto.arrays import Flags, Integers, Values
 from demur_proto.asking import next_prefix
-from demur_proto.continual.factors import change_norm
-from demur_proto.conversions import gdp_delta
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import View, design_study
-from demur_sim import running_block
-from demur_sim.populations import ArrayPopulation
-from demur_sim.running_block import RunningBlock, Step
+from demur_sim.engine import running_counts as running_block
+from demur_sim.engine.running_counts import RunningBlock, Step
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.people.states import States
 from demur_sim.scenario import Kind, Scenario, load_scenario
-from demur_sim.states import States
 from states_kit import DEVICES, KINDS, MILLION, ROUNDS, bought, counted, small, whole
 
 # ---- what is counted -------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_sim.cli import main
-from demur_sim.report import report
-from demur_sim.result_files import save
+from demur_sim.results.files import save
+from demur_sim.results.report import report
 from demur_sim.scenario import Scenario
 from results_kit import read_json, read_rows
 from states_kit import DEVICES, bought, counted, small

@@ -11,8 +11,8 @@ import pytest
 from demur_proto.arrays import Flags, Values
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_sim.populations import PersonSource
-from demur_sim.states import States
+from demur_sim.people.populations import PersonSource
+from demur_sim.people.states import States
 
 DEVICES, PERIODS = 20_000, 400
 SIGMAS = 5.0  #: how many standard errors a count may be off: once in two million

@@ -8,9 +8,9 @@ import pytest
 from demur_proto.errors import ParameterError
 from demur_proto.release import Withheld
 from demur_proto.round import Randomiser
-from demur_sim.histogram_results import HistogramResult
-from demur_sim.linear_results import LinearResult
-from demur_sim.populations import ArrayPopulation
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.results.histograms import HistogramResult
+from demur_sim.results.sums import LinearResult
 from demur_sim.run import simulate
 from demur_sim.scenario import Scenario
 from telemetry_kit import DEVICES, PERIODS, by_category, everything, of_an_array, run, small, whole

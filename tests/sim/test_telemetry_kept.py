@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_sim.histogram_results import HistogramResult
-from demur_sim.populations import ArrayPopulation
-from demur_sim.report import report
-from demur_sim.result_files import save
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.results.files import save
+from demur_sim.results.histograms import HistogramResult
+from demur_sim.results.report import report
 from demur_sim.run import simulate
 from demur_sim.scenario import Refusal
 from results_kit import broken, read_json, read_rows

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_proto.round import Feature
-from demur_sim.populations import PersonSource
-from demur_sim.telemetry import Telemetry
+from demur_sim.people.populations import PersonSource
+from demur_sim.people.telemetry import Telemetry
 
 DEVICES, PERIODS, CATEGORIES = 40_000, 25, 8
 SIGMAS = 5.0  #: how many standard errors a count may be off: once in two million

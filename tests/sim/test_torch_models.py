@@ -8,14 +8,13 @@ import pytest
 
 from demur_proto.arrays import Integers, Values, Vector
 from demur_proto.errors import ParameterError, UnsupportedError
+from demur_proto.models.base import Examples
 from demur_proto.models.definition import ModelDefinition, Module
-from demur_proto.models.examples import Examples
 from demur_proto.study import Measure, Policy, Study, View
-from demur_sim.float_cohort import FloatCohort
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.torch_loading import load_torch
-from demur_sim.torch_models import TorchModel
-from demur_sim.torch_networks import TWO_CONVOLUTIONS
+from demur_sim.engine.float_cohort import FloatCohort
+from demur_sim.people.labelled import LabelledPeople
+from demur_sim.training.torch_models import TorchModel, load_torch
+from demur_sim.training.torch_networks import TWO_CONVOLUTIONS
 
 CHAIN = Module(path="torch_kit:small_chain", inputs=42, classes=3, parameters=558)
 WRAPPED = Module(path="torch_kit:small_module", inputs=42, classes=3, parameters=558)

@@ -8,17 +8,17 @@ import pytest
 
 from counting_kit import NoNoise, a_study
 from demur_client.device import Device
-from demur_client.sources import FunctionSource
+from demur_client.sources.base import FunctionSource
 from demur_proto.asking import next_round
-from demur_proto.definition import Defined, define_round
 from demur_proto.release import Release
 from demur_proto.round import Feature, Round
-from demur_proto.words import decode_words
-from demur_sim.cohort import Cohort
-from demur_sim.populations import ArrayPopulation, PersonSource
+from demur_proto.wire.definition import Defined, define_round
+from demur_proto.wire.words import decode_words
+from demur_sim.engine.cohort import Cohort
+from demur_sim.engine.session import Aftermath
+from demur_sim.engine.simulation import open_session
+from demur_sim.people.populations import ArrayPopulation, PersonSource
 from demur_sim.scenario import Refusal, Scenario
-from demur_sim.session import Aftermath
-from demur_sim.simulation import open_session
 
 DEADLINE_S = 60.0
 DEVICES = 4096 + 200

@@ -15,16 +15,13 @@ import pytest
 from demur_proto.errors import ParameterError
 from demur_proto.study import View
 from demur_sim.cli import main
-from demur_sim.how import How
-from demur_sim.populations import ArrayPopulation
-from demur_sim.portions import BLOCK
-from demur_sim.presence import Presence, Turnout
-from demur_sim.report import report, report_windows
-from demur_sim.run import run_scenario, simulate
-from demur_sim.running_results import RunningResult
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.people.presence import BLOCK, Presence, Turnout
+from demur_sim.results.report import report, report_windows
+from demur_sim.results.running import RunningResult
+from demur_sim.results.windows import WindowedResult
+from demur_sim.run import How, run_scenario, run_windows, simulate, simulate_windows
 from demur_sim.scenario import Kind, Refusal, Scenario
-from demur_sim.windowed_results import WindowedResult
-from demur_sim.windowed_run import run_windows, simulate_windows
 
 DEADLINE_S = 60.0
 DEVICES, ROUNDS = BLOCK + 104, 5

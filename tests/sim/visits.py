@@ -11,11 +11,11 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
-from demur_sim.observer import Messages
-from demur_sim.recorder import Recorder
+from demur_sim.engine.observer import Messages
+from demur_sim.engine.worker import Recorder
 
 DEADLINE_S = 120.0
 

@@ -6,13 +6,13 @@ from typing import Protocol
 
 from demur_client.device import Device
 from demur_client.evaluator.limits import EvaluationLimits
-from demur_client.sources import DataSource, ExampleSource
+from demur_client.sources.base import DataSource, ExampleSource
 from demur_proto.arrays import Values
-from demur_proto.definition import Defined
 from demur_proto.errors import ParameterError, UnsupportedError
-from demur_proto.gradients import working_set
 from demur_proto.models.definition import DefinedModel
+from demur_proto.models.gradients import working_set
 from demur_proto.round import Round
+from demur_proto.wire.definition import Defined
 
 ENDED = 0.8  #: of a slot: when an evaluation is ended, whether it is done or not
 READY = 0.9  #: of a slot: when the report is made, so that it has left by the slot's end

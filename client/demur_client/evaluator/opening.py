@@ -5,7 +5,7 @@ import platform
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.policy import OwnerPolicy
-from demur_client.sources import DataSource, ExampleSource
+from demur_client.sources.base import DataSource, ExampleSource
 
 DeployedEvaluator = SupervisedEvaluator | SpareEvaluator
 """What may look at the data of a person's device: nothing else may."""

@@ -19,13 +19,13 @@ from demur_client.device import Device
 from demur_client.evaluator.base import Evaluation, NoValue, Slot, check_working_set, required_slot
 from demur_client.evaluator.board import Board, size_of, taken
 from demur_client.evaluator.limits import EvaluationLimits
-from demur_client.sources import DataSource, ExampleSource, evaluate_round
+from demur_client.sources.base import DataSource, ExampleSource, evaluate_round
 from demur_proto.arrays import Values
-from demur_proto.definition import Defined, read_round, read_study
 from demur_proto.errors import DemurError, ParameterError, UnsupportedError
-from demur_proto.gradients import prepare
 from demur_proto.models.definition import DefinedModel, read_model
+from demur_proto.models.gradients import prepare
 from demur_proto.round import Round
+from demur_proto.wire.definition import Defined, read_round, read_study
 
 START_S = 120.0  #: to start a process and prepare a model in it
 

@@ -14,12 +14,12 @@ from demur_client.device import Device
 from demur_client.evaluator.base import Evaluation, NoValue, Slot, check_working_set, required_slot
 from demur_client.evaluator.board import Board, anonymous_file, taken
 from demur_client.evaluator.limits import EvaluationLimits
-from demur_client.sources import DataSource, ExampleSource
+from demur_client.sources.base import DataSource, ExampleSource
 from demur_proto.arrays import Values
-from demur_proto.definition import Defined
 from demur_proto.errors import StateError, UnsupportedError
 from demur_proto.models.definition import DefinedModel
 from demur_proto.round import Round
+from demur_proto.wire.definition import Defined
 
 if sys.platform == "linux":
     from demur_client.evaluator import zygote

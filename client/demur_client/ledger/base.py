@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from demur_client.ledger.purse import Purse
-from demur_proto.credentials import NONCE_BYTES, DeviceCredential
-from demur_proto.definition import Defined
+from demur_client.ledger.scope import Purse
 from demur_proto.errors import ParameterError
 from demur_proto.round import Round
 from demur_proto.study import Study
+from demur_proto.transport.credentials import NONCE_BYTES, DeviceCredential
 from demur_proto.v1.report_pb2 import Report
+from demur_proto.wire.definition import Defined
 
 
 class Settled(StrEnum):

@@ -12,8 +12,8 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from demur_client.ledger.changes import Change, Made, read_change, write_change
 from demur_client.ledger.counter import Mark
+from demur_client.ledger.records import Change, Made, read_change, write_change
 
 TAG = b"demur.ledger.v1\x00"
 SALT_BYTES = 16

@@ -8,10 +8,10 @@ report takes the same path as any other, whatever the mechanism.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from demur_proto.accounting.intervals import Intervals, no_numbers
 from demur_proto.arrays import Flags, Integers, Values, Vector, Words, fixed_floats
 from demur_proto.errors import ParameterError
-from demur_proto.intervals import Intervals, no_numbers
-from demur_proto.noise import Sampler
+from demur_proto.samplers.base import Sampler
 
 CONFIDENCE = 0.95  #: of the intervals around estimates
 TWO_SIDED_QUANTILE = 1.959963984540054  #: of the standard normal at CONFIDENCE

@@ -5,19 +5,19 @@ from fractions import Fraction
 
 import numpy as np
 
+from demur_proto.accounting.divergences import Level
 from demur_proto.arrays import Integers, Words
-from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level
 from demur_proto.mechanisms.base import CONFIDENCE, Estimate
-from demur_proto.mechanisms.frequencies import (
+from demur_proto.mechanisms.categorical import (
     Frequencies,
+    OneIndex,
+    Symbols,
     check_categories,
     check_sums,
     tally_indices,
 )
-from demur_proto.mechanisms.one_index import OneIndex, Symbols
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
@@ -25,6 +25,7 @@ from demur_proto.mechanisms.thresholds import (
     keep_threshold,
 )
 from demur_proto.mechanisms.unary import half_levels
+from demur_proto.samplers.base import BitSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

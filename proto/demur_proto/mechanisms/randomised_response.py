@@ -5,25 +5,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from demur_proto.accounting.divergences import Level
 from demur_proto.arrays import Integers, Values, Words
-from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
-from demur_proto.finite_pairs import Level
-from demur_proto.mechanisms.frequencies import (
+from demur_proto.mechanisms.categorical import (
     MOST_CATEGORIES,
     Frequencies,
+    OneIndex,
+    Symbols,
+    categories_of,
     check_categories,
+    encode_categories,
     tally_indices,
 )
-from demur_proto.mechanisms.one_index import OneIndex, Symbols
-from demur_proto.mechanisms.symbols import categories_of, encode_categories
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
     keep_threshold,
     narrow_below,
 )
-from demur_proto.noise import Sampler
+from demur_proto.samplers.base import BitSource, Sampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,24 +6,24 @@ from fractions import Fraction
 
 import numpy as np
 
+from demur_proto.accounting.divergences import Level, apart_levels
 from demur_proto.arrays import Flags, Integers, Words
-from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
-from demur_proto.finite_pairs import Level, apart_levels
-from demur_proto.mechanisms.categorical import Categorical
-from demur_proto.mechanisms.frequencies import (
+from demur_proto.mechanisms.categorical import (
+    Categorical,
     Frequencies,
     check_categories,
     check_reports,
+    check_symbols,
     fits,
 )
-from demur_proto.mechanisms.symbols import check_symbols
 from demur_proto.mechanisms.thresholds import (
     Threshold,
     check_epsilon,
     keep_threshold,
     uniform_below,
 )
+from demur_proto.samplers.base import BitSource
 
 ROWS = 1 << 12  #: drawn at a time, so that all passes over them stay in the processor's cache
 FLAGS = 1 << 22  #: likewise, at most, where there are many categories

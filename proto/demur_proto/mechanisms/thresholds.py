@@ -11,9 +11,9 @@ from fractions import Fraction
 import numpy as np
 
 from demur_proto.arrays import Bits, Flags, Integers
-from demur_proto.bits import BitSource
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
+from demur_proto.samplers.base import BitSource
 
 BITS = 128  #: of a threshold: ε = 50 still leaves e^(−50) 55 binary digits
 WHOLE = 1 << BITS

@@ -10,14 +10,13 @@ from google.protobuf.message import DecodeError
 
 from demur_proto.arrays import Vector
 from demur_proto.checks import check_text
-from demur_proto.definition import hash_definition
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
+from demur_proto.models.architectures import HiddenLayer, Softmax
 from demur_proto.models.base import MOST_PARAMETERS, check_sizes
 from demur_proto.models.features import OrientedGradients, Pixels
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
 from demur_proto.models.whitened_gradients import WhitenedGradients
 from demur_proto.v1 import model_pb2
+from demur_proto.wire.definition import hash_definition
 
 MODEL_TAG = b"demur.model.v1\x00"
 DOUBLE = np.dtype("<f8")  #: of θ on the wire

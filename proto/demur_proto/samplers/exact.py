@@ -6,10 +6,10 @@ from typing import final
 import numpy as np
 
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.bits import SystemBits
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.samplers.rounded_gaussian import RoundedGaussianSampler
+from demur_proto.samplers.base import SystemBits
+from demur_proto.samplers.gaussian import RoundedGaussianSampler
 
 KEPT = 8  #: widths whose tables are kept, a megabyte or two each
 

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from demur_proto.definition import Defined
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
-from demur_server.store import identities, models, records
+from demur_proto.wire.definition import Defined
+from demur_server.store import records
+from demur_server.store import records as identities
+from demur_server.store import records as models
 from demur_server.store.base import (
     Batch,
     Counted,
@@ -17,11 +19,10 @@ from demur_server.store.base import (
     NamedCredential,
     Totals,
 )
-from demur_server.store.clerk import TRY_LATER, Clerk
 from demur_server.store.link import Database, Link
 from demur_server.store.records import of_study
 from demur_server.store.schema import rounds
-from demur_server.store.writer import Admission, Writer
+from demur_server.store.worker import TRY_LATER, Admission, Clerk, Writer
 
 Value = TypeVar("Value")
 

@@ -4,23 +4,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from demur_proto.definition import Defined
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.release import Release
 from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.definition import Defined
 from demur_server.store.base import (
     MOST_WAITING,
     Batch,
     Counted,
+    Counting,
     DeviceState,
     KeptRound,
     NamedCredential,
     Totals,
     no_model,
 )
-from demur_server.store.counting import Counting
 
 
 @dataclass(slots=True, repr=False)

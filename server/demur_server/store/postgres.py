@@ -14,9 +14,8 @@ import sqlalchemy as sa
 
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError, StateError, StorageError
-from demur_server.store.link import Change
+from demur_server.store.link import Change, checksum
 from demur_server.store.migrating import bring_up_to_date
-from demur_server.store.packing import checksum
 
 LOCKS = 0x64656D75  #: the class of our advisory locks: "demu"
 MIGRATING = -1  #: the lock that whoever changes the schema takes

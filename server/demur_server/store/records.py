@@ -1,4 +1,4 @@
-"""Everything that is not hot, written once for every database.
+"""Who may do what, as kept in a database.
 
 Each function takes the connection of a link. Those that write are called inside a transaction.
 """
@@ -11,18 +11,206 @@ import numpy as np
 import sqlalchemy as sa
 
 from demur_proto.arrays import Integers
-from demur_proto.definition import ROUND_TAG, STUDY_TAG, Defined, hash_definition
 from demur_proto.errors import NotFoundError, StateError, StorageError
+from demur_proto.models.definition import MODEL_TAG
 from demur_proto.release import Release
 from demur_proto.round import ModelQuery, Round
 from demur_proto.study import Study
 from demur_proto.v1 import release_pb2
-from demur_server.store.base import Counted, KeptRound, Totals
-from demur_server.store.inserting import insert_once
-from demur_server.store.models import hold_model
-from demur_server.store.packing import checksum
-from demur_server.store.restores import last_mark
-from demur_server.store.schema import commits, releases, rounds, studies, totals
+from demur_proto.wire.definition import ROUND_TAG, STUDY_TAG, Defined, hash_definition
+from demur_server.store.base import (
+    MOST_WAITING,
+    Counted,
+    DeviceState,
+    KeptRound,
+    NamedCredential,
+    Role,
+    Totals,
+    no_model,
+)
+from demur_server.store.link import checksum
+from demur_server.store.schema import (
+    commits,
+    credentials,
+    devices,
+    insert_once,
+    last_mark,
+    models,
+    releases,
+    rounds,
+    studies,
+    tokens,
+    totals,
+)
+
+
+def add_token(sql: sa.Connection, token_hash: bytes) -> None:
+    """Keep an unused token; again, it changes nothing."""
+    insert_once(sql, tokens, {"hash": token_hash})
+
+
+def redeem_token(
+    sql: sa.Connection, token_hash: bytes, *, nonce_hash: bytes, device_id: bytes
+) -> bool:
+    """Use a token up and enrol a device with it; see `Store.redeem_token`."""
+    mine = tokens.c.hash == token_hash
+    row = sql.execute(tokens.select().where(mine).with_for_update()).first()
+    if row is None:
+        return False
+    if row.nonce_hash is None:
+        sql.execute(tokens.update().where(mine).values(nonce_hash=nonce_hash, device_id=device_id))
+        insert_once(sql, devices, {"id": device_id})
+        return True
+    return bool((bytes(row.nonce_hash), bytes(row.device_id)) == (nonce_hash, device_id))
+
+
+def device_state(sql: sa.Connection, device_id: bytes) -> DeviceState | None:
+    """What is known about a device."""
+    row = sql.execute(sa.select(devices.c.revoked).where(devices.c.id == device_id)).first()
+    if row is None:
+        return None
+    return DeviceState.ENROLLED if row.revoked is None else DeviceState.REVOKED
+
+
+def revoke_device(sql: sa.Connection, device_id: bytes, reason: str) -> None:
+    """Refuse a device from now on; the first reason is kept.
+
+    In a store that came back from a backup any id can be revoked: devices that were enrolled since
+    are not known there, and their credentials follow from the master key all the same.
+
+    Raises:
+        NotFoundError: it was never enrolled.
+    """
+    if device_state(sql, device_id) is None:
+        if last_mark(sql) is None:
+            raise NotFoundError(f"there is no device {device_id.hex()}")
+        insert_once(sql, devices, {"id": device_id})
+    sql.execute(
+        devices.update()
+        .where(devices.c.id == device_id, devices.c.revoked.is_(None))
+        .values(revoked=reason)
+    )
+
+
+def all_devices(sql: sa.Connection) -> list[tuple[bytes, str | None]]:
+    """Every device by id; with the reason if it is revoked."""
+    found = sql.execute(devices.select())
+    return sorted((bytes(row.id), row.revoked) for row in found)
+
+
+def revoked_devices(sql: sa.Connection) -> dict[bytes, str]:
+    """Every revoked device with the reason."""
+    found = sql.execute(devices.select().where(devices.c.revoked.is_not(None)))
+    return {bytes(row.id): row.revoked for row in found}
+
+
+def add_credential(sql: sa.Connection, credential: NamedCredential) -> None:
+    """Keep a named credential.
+
+    Raises:
+        StateError: there is one of this name.
+    """
+    values = {
+        "name": credential.name,
+        "role": credential.role.value,
+        "hash": credential.credential_hash,
+    }
+    if not insert_once(sql, credentials, values):
+        raise StateError(f"there is a credential {credential.name!r} already")
+
+
+def remove_credential(sql: sa.Connection, name: str) -> None:
+    """Forget a named credential.
+
+    Raises:
+        NotFoundError: there is none of this name.
+    """
+    if not sql.execute(credentials.delete().where(credentials.c.name == name)).rowcount:
+        raise NotFoundError(f"there is no credential {name!r}")
+
+
+def all_credentials(sql: sa.Connection) -> list[NamedCredential]:
+    """Every named credential, by name.
+
+    Raises:
+        StorageError: one has an unknown role.
+    """
+    try:
+        kept = [
+            NamedCredential(name=row.name, role=Role(row.role), credential_hash=bytes(row.hash))
+            for row in sql.execute(credentials.select())
+        ]
+    except ValueError:
+        raise StorageError("a credential has a role that this version does not know") from None
+    return sorted(kept, key=lambda each: each.name)  # databases differ in how they sort text
+
+
+# Models as rows: kept while an open round names them, and for a while before one does.
+#
+# Each function takes the connection of a link. Those that write are called inside a transaction.
+
+
+def add_model(sql: sa.Connection, model_hash: bytes, definition: bytes) -> None:
+    """Keep a model; again, it changes nothing. Forget the oldest of too many that wait."""
+    insert_once(sql, models, {"hash": model_hash, "definition": definition})
+    waiting = (
+        sa.select(models.c.id)
+        .where(~_named_by_open_round(models.c.hash))
+        .order_by(models.c.id.desc())
+        .offset(MOST_WAITING)
+    )
+    too_many = list(sql.scalars(waiting))
+    if too_many:
+        sql.execute(models.delete().where(models.c.id.in_(too_many)))
+
+
+def find_model(sql: sa.Connection, model_hash: bytes) -> bytes | None:
+    """The definition of a model.
+
+    Raises:
+        StorageError: it is damaged.
+    """
+    found = sql.scalar(sa.select(models.c.definition).where(models.c.hash == model_hash))
+    if found is None:
+        return None
+    definition = bytes(found)
+    if hash_definition(MODEL_TAG, definition) != model_hash:
+        raise StorageError("a model is damaged in the store; restore a backup")
+    return definition
+
+
+def hold_model(sql: sa.Connection, model_hash: bytes) -> None:
+    """See that a model is kept, and that nobody forgets it before this transaction ends.
+
+    Raises:
+        NotFoundError: it is not kept.
+    """
+    held = sa.select(models.c.id).where(models.c.hash == model_hash).with_for_update()
+    if sql.scalar(held) is None:
+        raise no_model(model_hash)
+
+
+def forget_model(sql: sa.Connection, round_id: int) -> None:
+    """Forget the model that a round, closed by now, names, unless an open round names it too."""
+    model_hash = sql.scalar(sa.select(rounds.c.model_hash).where(rounds.c.id == round_id))
+    if model_hash is None:
+        return
+    # Whoever opens a round about it now holds it until that round can be seen below.
+    sql.execute(sa.select(models.c.id).where(models.c.hash == model_hash).with_for_update())
+    sql.execute(
+        models.delete().where(
+            models.c.hash == model_hash, ~_named_by_open_round(sa.literal(model_hash))
+        )
+    )
+
+
+def _named_by_open_round(model_hash: sa.ColumnElement[bytes]) -> sa.ColumnElement[bool]:
+    return sa.exists().where(rounds.c.model_hash == model_hash, sa.not_(rounds.c.closed))
+
+
+# Everything that is not hot, written once for every database.
+#
+# Each function takes the connection of a link. Those that write are called inside a transaction.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,14 @@ Nothing here is a time: what a store decides never depends on a clock. Reports a
 only as 16-byte ids, packed by the commit that counted them, and only while their round is open.
 """
 
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from demur_proto.errors import StorageError
 
 HEAD = "0002"  #: the newest migration
 
@@ -111,3 +118,52 @@ restores = sa.Table(
     sa.Column("id", _Key, primary_key=True),
     sa.Column("mark", sa.Text, nullable=False, unique=True),  # names of new studies hold the last
 )
+
+
+# What a store that came back from a backup must not do again.
+#
+# It does not know which rounds and studies there were since. A device answers a round once and sends
+# the same bytes whenever it is asked the same; so a round that was released and is asked once more,
+# by a collector that knows nothing of it, could be released a second time with a few more reports, and
+# the difference of the two sums is these few people's. Therefore no study that came back has another
+# round, and the name of a new one holds a random mark, so that it is none that there was.
+
+
+def end_studies(sql: sa.Connection) -> str:
+    """End every study, for ever, and ask new ones for a mark in their names; the mark.
+
+    Inside a transaction.
+    """
+    mark = f"r{secrets.token_hex(4)}"
+    sql.execute(studies.update().values(ended=True))
+    sql.execute(restores.insert().values(mark=mark))
+    return mark
+
+
+def last_mark(sql: sa.Connection) -> str | None:
+    """What the names of new studies must hold; None: the store never came back from a backup."""
+    newest = sa.select(restores.c.mark).order_by(restores.c.id.desc()).limit(1)
+    found: str | None = sql.scalar(newest)
+    return found
+
+
+def ended_studies(sql: sa.Connection) -> set[bytes]:
+    """The hashes of the studies that have no more rounds."""
+    found = sql.execute(sa.select(studies.c.hash).where(studies.c.ended))
+    return {bytes(study_hash) for (study_hash,) in found}
+
+
+# Adding a row that may be there already, in every database.
+
+
+def insert_once(sql: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> bool:
+    """Add a row unless one has its key; whether it was added."""
+    if sql.dialect.name == "sqlite":
+        statement: Any = sqlite.insert(table).values(values).on_conflict_do_nothing()
+    else:
+        statement = postgresql.insert(table).values(values).on_conflict_do_nothing()
+    # Without the option a driver may say -1, and "not known" must not be taken for "added".
+    added = sql.execute(statement, execution_options={"preserve_rowcount": True}).rowcount
+    if added not in (0, 1):
+        raise StorageError("the database does not say whether a row was added")
+    return bool(added)

@@ -1,7 +1,8 @@
-"""SQLite: the embedded database, one file, one owner."""
+"""A lock that the operating system takes back when its process ends, however it ends."""
 
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,10 +11,48 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from demur_proto.errors import StateError, StorageError
-from demur_server.store.file_lock import FileLock
-from demur_server.store.link import Change
+from demur_server.store.link import Change, checksum
 from demur_server.store.migrating import bring_up_to_date
-from demur_server.store.packing import checksum
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: int) -> None:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            raise BlockingIOError from None
+else:
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class FileLock:
+    """Holds a file from birth to `release`. The file stays: removing it would let two hold it.
+
+    Raises:
+        BlockingIOError: somebody else holds it.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(self._handle)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let others have it; again, nothing happens."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+# SQLite: the embedded database, one file, one owner.
 
 PRAGMAS = (
     "PRAGMA page_size = 8192",

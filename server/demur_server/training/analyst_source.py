@@ -7,15 +7,15 @@ import numpy as np
 
 from demur_proto.arrays import Vector
 from demur_proto.asking import next_error_count, next_gradient, next_halt_count
-from demur_proto.definition import define_round
 from demur_proto.errors import NotFoundError, StateError
-from demur_proto.gradients import dimension_of
 from demur_proto.models.definition import DefinedModel
+from demur_proto.models.gradients import dimension_of
 from demur_proto.release import Release, Withheld
 from demur_proto.round import Round
-from demur_proto.segments import Segment
+from demur_proto.running.segments import Segment
+from demur_proto.wire.definition import define_round
 from demur_server.analyst import Analyst
-from demur_server.training.stopping import Count
+from demur_server.training.optimisers import Count
 
 
 @final

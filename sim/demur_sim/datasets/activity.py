@@ -12,12 +12,11 @@ import numpy as np
 from demur_proto.arrays import Integers, Vector, fixed_integers
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.segments import MOST_POSITIONS
-from demur_sim.datasets.lines import SHOWN, Lines, shown
-from demur_sim.populations import MOST_DEVICES, MOST_PERIODS, EventLog
-from demur_sim.seeds import Purpose, stream
-from demur_sim.spreading import spread
-from demur_sim.states import States
+from demur_proto.running.segments import MOST_POSITIONS
+from demur_sim.datasets.events import SHOWN, Lines, shown
+from demur_sim.engine.sampling import Purpose, stream
+from demur_sim.people.populations import MOST_DEVICES, MOST_PERIODS, EventLog
+from demur_sim.people.states import States, spread
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 

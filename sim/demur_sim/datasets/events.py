@@ -1,19 +1,74 @@
-"""Populations from a CSV file with one line for each event."""
+"""Lines of text files, and what is wrong with one of them."""
 
 import csv
 import datetime as dt
+import gzip
+import io
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from demur_proto.checks import check_integer
-from demur_proto.errors import ParameterError
-from demur_sim.datasets.lines import SHOWN, Lines, shown
-from demur_sim.populations import LARGEST_AMOUNT, EventLog
+from demur_proto.errors import DataError, ParameterError
+from demur_sim.people.populations import LARGEST_AMOUNT, EventLog
+
+LONGEST_LINE = 1 << 16  #: bytes
+SHOWN = 40  #: characters of a cell and columns of a header that a message repeats
+
+
+class Lines:
+    """The lines of a text file, plain or gzipped, and the number of the one read last.
+
+    Args:
+        path: the file; its first bytes, not its name, say whether it is gzipped.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.number = 0
+        self._path = path
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            with Path(self._path).open("rb") as file:
+                zipped = file.peek(2)[:2] == b"\x1f\x8b"
+                raw = io.BufferedReader(gzip.GzipFile(fileobj=file)) if zipped else file
+                while line := raw.readline(LONGEST_LINE + 1):
+                    self.number += 1
+                    if len(line) > LONGEST_LINE:
+                        raise self.fault(f"lines of at most {LONGEST_LINE} bytes")
+                    yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise self.fault("text in UTF-8, found other bytes") from None
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            # What was unpacked together with the damage is lost: at most one buffer.
+            after = self.number + 1
+            raise self.fault("a whole gzip file, found damage soon after", line=after) from None
+        except OSError as error:
+            raise DataError(f"{self._path}: cannot be read: {error.strerror or error}") from None
+
+    def fault(self, expected: str, *, line: int | None = None) -> DataError:
+        """What is wrong with this line, or with the line read last."""
+        return DataError(
+            f"{self._path}:{self.number if line is None else line}: expected {expected}"
+        )
+
+
+def shown(cell: str) -> str:
+    """A cell as a message repeats it: the beginning of a long one.
+
+    >>> shown("x" * 50)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'"
+    """
+    return repr(cell if len(cell) <= SHOWN else cell[:SHOWN] + "…")
+
+
+# Populations from a CSV file with one line for each event.
 
 MOST_DAYS = 100_000  #: from the first day to the last; more is a mistyped year
 MOST_PERIOD_DAYS = 366
@@ -181,3 +236,28 @@ def _amount(text: str) -> float:
     if not (_AMOUNT.fullmatch(text) and abs(float(text)) <= LARGEST_AMOUNT):
         raise ValueError("a number within ±1e100")
     return float(text)
+
+
+# The CDNOW customers: who bought music when, from the shipped file.
+
+
+def load_cdnow(*, period_days: int = 1) -> EventLog:
+    """The purchases of 23,570 people over 546 days, 1997-01-01 to 1998-06-30.
+
+    All of them bought for the first time in the first three months. Amounts are in US dollars.
+
+    Args:
+        period_days: how many days a period has, see `read_events`; 7 make 78 weeks.
+
+    Source: CDNOW customer transactions, the public teaching data of Peter Fader and Bruce Hardie,
+    brucehardie.com/datasets.
+    """
+    file = resources.files("demur_sim.datasets") / "cdnow.csv.gz"
+    with resources.as_file(file) as path:
+        return read_events(
+            path,
+            amount="amount_usd",
+            start="1997-01-01",
+            end="1998-06-30",
+            period_days=period_days,
+        )

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from demur_sim.planning.plan import Curve, Plan
-from demur_sim.plots import ACTIVE, INCHES, RELEASED, TRUTH, WORST
+from demur_sim.results.plots import ACTIVE, INCHES, RELEASED, TRUTH, WORST
 
 COLOURS = (RELEASED, ACTIVE, "#009e73", "#cc79a7", "#d55e00")
 DASHES = ("--", ":")

@@ -1,12 +1,15 @@
 """A plan for people to read, and for programs."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
-from demur_proto.outward import text_up
+from demur_proto.accounting.numerics import text_up
 from demur_proto.study import View
 from demur_sim.planning.plan import Curve, Plan, Point
-from demur_sim.results import guarantee_json
+from demur_sim.results.base import guarantee_json
+from demur_sim.results.files import write_files, write_json
+from demur_sim.scenario import scenario_text
 
 PUBLIC = "taken to be public: were their data secret, the choice below would tell of them"
 
@@ -121,3 +124,55 @@ def _model(plan: Plan) -> str:
     if model.modelled < model.people:
         return f"{model.modelled:,} of the scenario's {model.people:,} people"
     return f"the scenario's {model.people:,} people"
+
+
+# The files that keep a plan.
+
+COLUMNS = (
+    *("kind", "factorisation", "budget", "unit", "sigma", "noise", "truncation", "error"),
+    "best",
+)
+
+
+def save(plan: Plan, folder: Path) -> None:
+    """Write a plan's files; see `write_files`. A folder without `plan.json` holds no whole plan.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    write_files(
+        {
+            "curve.csv": lambda path: _write_curves(plan, path),
+            "scenario.toml": lambda path: _write_scenario(plan, path),
+            "plot.png": lambda path: _draw(plan, path),
+            "plan.json": lambda path: write_json(plan_json(plan), path),
+        },
+        folder,
+    )
+
+
+def _write_curves(plan: Plan, path: Path) -> None:
+    """A line for each budget that was tried."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for curve in plan.curves:
+            asked = curve.way.asked(curve.best.budget)
+            for point in curve.points:
+                how = (asked.kind, curve.way.correlation or "", point.budget, curve.way.unit)
+                errors = (point.sigma, point.noise, point.truncation, point.error)
+                rows.writerow([*how, *errors, int(point is curve.best)])
+
+
+def _write_scenario(plan: Plan, path: Path) -> None:
+    about = [
+        f"Planned for {plan.people:,} people and {plan.rounds:,} rounds.",
+        "The people of this file served as a public model: its budget tells of them.",
+    ]
+    path.write_text(scenario_text(plan.scenario, about=about), encoding="utf-8")
+
+
+def _draw(plan: Plan, path: Path) -> None:
+    from demur_sim.planning import plots  # matplotlib takes a while to load
+
+    plots.draw(plan, path)

@@ -1,5 +1,6 @@
 """The ways to ask for the same number, and how noisy each is with a given budget."""
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -8,24 +9,26 @@ from typing import Any
 import numpy as np
 
 from demur_proto.arrays import Vector
-from demur_proto.continual.factors import factors_of, noise_gains
-from demur_proto.counting_queries import COARSEST_COUNTING
 from demur_proto.guarantee import Guarantee, guarantee_of
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.segments import Factorisation
-from demur_proto.study import Study
-from demur_sim.counting_design import design_counting
-from demur_sim.planning.model import Model
-from demur_sim.planning.telling import Weights, change_truncation
-from demur_sim.planning.truncations import (
+from demur_proto.mechanisms.registry import guarantee_for, randomiser_of
+from demur_proto.round import Histogram, Randomiser
+from demur_proto.running.factorisations import factors_of, noise_gains
+from demur_proto.running.segments import COARSEST_COUNTING, Factorisation
+from demur_proto.study import CATEGORICAL, Study
+from demur_sim.engine.counting_studies import design_counting
+from demur_sim.engine.simulation import query_of, study_of
+from demur_sim.planning.model import (
+    Model,
     Truncation,
     Truncations,
+    Weights,
     answer_truncations,
+    change_truncation,
     spread_truncations,
 )
+from demur_sim.results.sums import fine_exponent, running_errors, summing
 from demur_sim.scenario import Kind, Scenario
-from demur_sim.simulation import study_of
-from demur_sim.summing import fine_exponent, running_errors, summing
 
 SUM_EXPONENT = -7  #: of the grid of a sum, unless noise shares need a finer one
 LONGEST_SEGMENT = 4096  #: rounds for which running counts are planned
@@ -216,3 +219,67 @@ class _Segment:
 
     gains: Vector = field(repr=False)  #: of `noise_gains`
     weights: Weights
+
+
+# Randomised response as a way to ask for the same number: one bit of every person, in every round.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseWay(Way):
+    """The number as a histogram of one category: "yes" costs an answer, and "no" is the reference.
+
+    In the scenario's measure where that is one of histograms, else in the best for each budget.
+    """
+
+    _known: dict[int, tuple[Study, Histogram]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        return f"{Kind.HISTOGRAM} {Randomiser.KRR}"
+
+    def asked(self, budget: int) -> Scenario:
+        """The scenario that asks so."""
+        measure = self.scenario.measure
+        return replace(
+            self.scenario,
+            kind=Kind.HISTOGRAM,
+            categories=1,
+            mechanism=Randomiser.KRR,
+            budget=budget,
+            measure=measure if measure in CATEGORICAL else None,
+            **{name: _DEFAULTS[name] for name in _OF_SUMS},
+        )
+
+    def asks(self, budget: int) -> tuple[Study, Histogram]:
+        """The study with so many answers of everybody, and what its rounds ask."""
+        if budget not in self._known:
+            asked = self.asked(budget)
+            study = study_of(asked, devices=self.people, horizon=self.rounds)
+            self._known[budget] = study, query_of(asked, study)
+        return self._known[budget]
+
+    def variance(self, budget: int) -> float:
+        """Of the noise of a released number, people squared; the same whatever the number is."""
+        return self.people * self.sigma(budget) ** 2
+
+    def sigma(self, budget: int) -> float:
+        """Of one report's estimate: √(p(1 − p))/(2p − 1), which is 1/(2 sinh(ε/2))."""
+        mechanism = randomiser_of(self.asks(budget)[1])
+        return math.sqrt(mechanism.frequencies.variance(0.0, reports=1))
+
+    def promise(self, budget: int) -> Guarantee:
+        """What is promised to whom."""
+        return guarantee_for(*self.asks(budget))
+
+    def details(self, budget: int) -> dict[str, Any]:
+        """What a plan says of its noise besides."""
+        study, query = self.asks(budget)
+        return {"epsilon_per_answer": query.epsilon, "measure": str(study.measure)}
+
+
+_OF_SUMS = ("clip", "on_grid", "grid_exponent", "dishonest", "factorisation", "admission")
+_PLAIN = Scenario(name="plain")
+_DEFAULTS: dict[str, Any] = {name: getattr(_PLAIN, name) for name in _OF_SUMS}

@@ -5,18 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from demur_proto.accounting.together import guarantee_together, split_target
 from demur_proto.checks import check_integer
-from demur_proto.continual.factors import change_norm
-from demur_proto.counting_queries import COARSEST_COUNTING
-from demur_proto.definition import Defined, define_study
 from demur_proto.errors import ParameterError
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import FEWEST_NOISE_STEPS, GaussianLinear
-from demur_proto.segments import MOST_POSITIONS, Factorisation
+from demur_proto.running.factorisations import change_norm
+from demur_proto.running.segments import COARSEST_COUNTING, MOST_POSITIONS, Factorisation
 from demur_proto.study import Policy, Purpose, Study, View, sampler_delta
-from demur_proto.together import guarantee_together, split_target
+from demur_proto.wire.definition import Defined, define_study
+from demur_sim.engine.simulation import LARGEST_DIMENSION, study_of
 from demur_sim.scenario import Refusal, Scenario
-from demur_sim.simulation import LARGEST_DIMENSION, study_of
 from demur_sim.training.scenario import TrainingScenario
 
 TUNING = (

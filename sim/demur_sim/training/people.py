@@ -9,23 +9,47 @@ import numpy as np
 
 from demur_proto.arrays import Integers, Values, Vector
 from demur_proto.errors import DataError, ParameterError
+from demur_proto.models.architectures import HiddenLayer, Softmax
 from demur_proto.models.base import Model
 from demur_proto.models.definition import FEATURES, Architecture, Features, ModelDefinition
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
-from demur_sim.datasets.dealing import deal_equally, deal_skewed
-from demur_sim.datasets.digits import load_digits
-from demur_sim.datasets.labelled import Array, Labelled, LabelledData
-from demur_sim.datasets.labelled_csv import read_labelled_csv
-from demur_sim.datasets.labelled_idx import read_labelled_idx
-from demur_sim.datasets.labelled_npz import read_labelled_npz
-from demur_sim.datasets.mnist import load_mnist
-from demur_sim.labelled_people import LabelledPeople
-from demur_sim.learners import Learners
-from demur_sim.seeds import Purpose, stream
-from demur_sim.torch_models import module_of
-from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import DIGITS, MNIST, NPZ, Net, Source
+from demur_server.training.optimisers import (
+    Adam,
+    Averaging,
+    ExponentialAverage,
+    HaltThreshold,
+    Last,
+    Momentum,
+    Optimiser,
+    Plateau,
+    Rate,
+    Sgd,
+    TailAverage,
+)
+from demur_server.training.trainer import Settings
+from demur_sim.datasets.digits import load_digits, load_mnist
+from demur_sim.datasets.labelled import (
+    Array,
+    Labelled,
+    LabelledData,
+    deal_equally,
+    deal_skewed,
+    read_labelled_csv,
+    read_labelled_idx,
+    read_labelled_npz,
+)
+from demur_sim.engine.sampling import Purpose, stream
+from demur_sim.people.labelled import LabelledPeople, Learners
+from demur_sim.training.scenario import (
+    DIGITS,
+    MNIST,
+    NPZ,
+    Average,
+    Kind,
+    Net,
+    Source,
+    TrainingScenario,
+)
+from demur_sim.training.torch_models import module_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,3 +215,43 @@ def _hash_of(data: Array, *integers: Integers) -> str:
     for array in (data, *integers):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+# From a training scenario to what the trainer is told.
+
+
+def settings_of(scenario: TrainingScenario, task: Task) -> Settings:
+    """What the trainer is told."""
+    counts = scenario.counts
+    return Settings(
+        architecture=task.architecture,
+        features=task.features,
+        cohort=task.people.devices,
+        steps=scenario.steps,
+        optimiser=_optimiser(scenario),
+        averaging=_averaging(scenario),
+        every=counts.every,
+        plateau=Plateau(patience=counts.patience, margin=counts.margin)
+        if counts.patience
+        else None,
+        halt=HaltThreshold(share=counts.most_halts) if counts.most_halts else None,
+    )
+
+
+def _optimiser(scenario: TrainingScenario) -> Optimiser:
+    chosen = scenario.optimiser
+    rate = Rate(first=chosen.rate, last=chosen.last_rate, steps=scenario.steps)
+    if chosen.kind is Kind.SGD:
+        return Sgd(rate=rate)
+    if chosen.kind is Kind.MOMENTUM:
+        return Momentum(rate=rate, momentum=chosen.momentum)
+    return Adam(rate=rate, momentum=chosen.momentum, squares=chosen.squares)
+
+
+def _averaging(scenario: TrainingScenario) -> Averaging:
+    chosen = scenario.average
+    if chosen.kind is Average.NONE:
+        return Last()
+    if chosen.kind is Average.EXPONENTIAL:
+        return ExponentialAverage(decay=chosen.decay)
+    return TailAverage(start=int(chosen.start * scenario.steps) + 1)

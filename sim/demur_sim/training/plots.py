@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from demur_sim.plots import ACTIVE, INCHES, RELEASED, TRUTH
+from demur_sim.results.plots import ACTIVE, INCHES, RELEASED, TRUTH
 from demur_sim.training.results import TrainingResult
 
 

@@ -1,24 +1,27 @@
 """What a training found, and what it promised."""
 
+import csv
 import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from demur_proto.accounting.numerics import text_up
 from demur_proto.arrays import Vector
 from demur_proto.models.definition import DOUBLE, DefinedModel, ModelDefinition, define_model
 from demur_proto.study import View
-from demur_server.training.stopping import Count
+from demur_server.training.optimisers import Count
 from demur_server.training.trainer import Settings, TrainingState
-from demur_sim.float_cohort import in_real_arithmetic
-from demur_sim.session import Fidelity
+from demur_sim.engine.float_cohort import in_real_arithmetic
+from demur_sim.engine.session import Fidelity
+from demur_sim.results.files import write_files, write_json
 from demur_sim.training.design import TUNING, Design
-from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import Arithmetic
-from demur_sim.training.source import Ending
+from demur_sim.training.scenario import Arithmetic, TrainingScenario
+from demur_sim.training.sources import Ending
 
 COUNTS = (
     " Counts beside the gradients are integers on a grid instead, to which each device adds noise "
@@ -203,3 +206,137 @@ def binomial_error(share: float, number: int) -> float:
     0.05
     """
     return math.sqrt(share * (1 - share) / number)
+
+
+# The files that keep a training.
+
+CHECKPOINT = "checkpoint.npz"  #: in the folder of a training
+MODEL = "model.bin"  #: the bytes of the final model's definition
+
+
+def save_training(result: TrainingResult, folder: Path) -> None:
+    """Write a training's files; see `write_files`.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    write_files(
+        {
+            MODEL: lambda path: path.write_bytes(result.model.definition),
+            "curve.csv": lambda path: _write_curve(result, path),
+            "studies.json": lambda path: write_json(_studies(result), path),
+            "plot.png": lambda path: _draw(result, path),
+            "summary.json": lambda path: write_json(result.summary(), path),
+        },
+        folder,
+    )
+
+
+def _draw(result: TrainingResult, path: Path) -> None:
+    from demur_sim.training import plots  # matplotlib takes a while to load
+
+    plots.draw(result, path)
+
+
+def _write_curve(result: TrainingResult, path: Path) -> None:
+    """One line for each step."""
+    errors = {count.step: count for count in result.state.errors}
+    halts = {count.step: count for count in result.state.halts}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(
+            [
+                *("step", "accuracy", "errors", "errors_standard_error"),
+                *("halts", "halts_standard_error", "simulator_truth_active"),
+            ]
+        )
+        for step in range(1, result.steps + 1):
+            row: list[object] = [step, result.accuracies[step - 1]]
+            for counts in (errors, halts):
+                count = counts.get(step)
+                row += ["", ""] if count is None else [count.value, count.standard_error]
+            rows.writerow([*row, int(result.actives[step - 1])])
+
+
+def _studies(result: TrainingResult) -> dict[str, Any]:
+    design = result.design
+    return {
+        "statement": result.statement,
+        "studies": {
+            name: {
+                "name": each.value.name,
+                "hash": each.hash.hex(),
+                "definition": each.definition.hex(),
+                "view": str(each.value.view),
+                "measure": str(each.value.measure),
+                "policy": str(each.value.policy),
+                "budget": each.value.budget,
+                "budget_units": each.value.budget_units,
+                "epsilon": each.value.epsilon,
+                "delta": each.value.delta,
+                "minimum_cohort": each.value.minimum_cohort,
+                "dishonest": each.value.dishonest,
+                "horizon": each.value.horizon,
+                "base_sigma": each.value.base_sigma,
+                "base_grid_exponent": each.value.base_grid_exponent,
+            }
+            for name, each in (
+                ("gradients", design.study),
+                ("errors", design.errors),
+                ("halts", design.halts),
+            )
+            if each is not None
+        },
+    }
+
+
+# What a person reads when a training has ended.
+
+
+def report(result: TrainingResult, folder: Path) -> str:
+    """A training in a few lines.
+
+    Args:
+        result: what to tell of.
+        folder: where its files are.
+    """
+    guarantee = result.design.guarantee
+    scenario = result.scenario
+    error = binomial_error(result.test_accuracy, result.tested)
+    rows = {
+        "guarantee": (
+            f"({text_up(guarantee.epsilon)}, {text_up(guarantee.delta)}), unit one device, "
+            f"neighbour zero-out, view {guarantee.view}"
+        ),
+        "not included": "tuning: what was tried in order to choose the settings",
+        "accuracy": (
+            f"{result.test_accuracy:.2%} of {result.tested:,} examples to test on "
+            f"(± {1.96 * error:.2%})"
+        ),
+        "steps": f"{result.steps}, model of step {result.state.final_step}: {result.state.ended}",
+        "noise": (
+            f"standard error {result.sigma:,.1f} of each of {len(result.theta):,} sums, "
+            f"clip {scenario.clip:g}"
+        ),
+        "arithmetic": str(scenario.arithmetic),
+        "simulated": "with seeded noise, so the run itself protects nobody",
+        "refused once": f"{result.exhausted_fraction:.2%} of devices (only a simulator knows this)",
+        "took": f"{result.wall_s:.1f} s",
+    }
+    if scenario.arithmetic is Arithmetic.FLOAT:
+        rows["trusted"] = "whoever adds up, who sees gradients without noise"
+    elif guarantee.view is View.AGGREGATE and guarantee.per_report_mu is not None:
+        alone = text_up(guarantee.per_report_mu, digits=2)
+        rows["trusted"] = f"the collector: one report on its own is only {alone}-GDP"
+    rows |= {
+        "results": f"{folder}/summary.json",
+        "model": f"{folder}/{MODEL}",
+        "picture": f"{folder}/plot.png",
+    }
+    size = f"{result.devices:,} devices, {scenario.algorithm}"
+    lines = [
+        scenario.title or scenario.name,
+        f"  {size}, fidelity {result.fidelity}, seed {result.seed}",
+        *(f"  {label:15}  {text}" for label, text in rows.items()),
+    ]
+    return "\n".join(lines)

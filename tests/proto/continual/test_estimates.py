@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from counting_kit import UNIT, a_study, chain_of, dense, dense_chain, rounds_of
-from demur_proto.continual.estimates import RoundTotal, running_estimate
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.round import Prefix
-from demur_proto.segments import Admission, Factorisation, Segment
+from demur_proto.running.estimates import RoundTotal, running_estimate
+from demur_proto.running.segments import Admission, Factorisation, Segment
 
 KINDS = list(Factorisation)
 SQUARE_ROOT = Factorisation.SQUARE_ROOT

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from demur_proto.continual.factors import Factors, change_norm, factors_of
 from demur_proto.errors import ParameterError
-from demur_proto.segments import Factorisation
+from demur_proto.running.factorisations import Factors, change_norm, factors_of
+from demur_proto.running.segments import Factorisation
 
 KINDS = list(Factorisation)
 HORIZONS = (1, 2, 3, 8, 21, 64)

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from counting_kit import EXPONENT, UNIT, a_study, dense_chain
 from demur_proto.asking import next_halt_count
-from demur_proto.continual.estimates import RoundTotal
-from demur_proto.continual.factors import factors_of
-from demur_proto.definition import Defined, define_round
 from demur_proto.errors import ParameterError
 from demur_proto.everyone import Measured, everyone_interval
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
 from demur_proto.round import Round
-from demur_proto.segments import Factorisation, Segment
+from demur_proto.running.estimates import RoundTotal
+from demur_proto.running.factorisations import factors_of
+from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Purpose
-from demur_server.estimates import make_release, running_count
+from demur_proto.wire.definition import Defined, define_round
+from demur_server.collector.estimates import make_release, running_count
 
 STUDY = a_study(answers=9, name="halts", purpose=Purpose.HALTS)
 COHORT = 6

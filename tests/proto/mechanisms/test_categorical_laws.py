@@ -19,16 +19,15 @@ from tests.proto.mechanisms.laws import (
 )
 from tests.proto.mechanisms.recorded import RecordedBits, halves_of
 
+from demur_proto.accounting.divergences import levels_zcdp
+from demur_proto.accounting.pure import pure_rho
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import levels_zcdp
 from demur_proto.mechanisms.hadamard import HadamardResponse
-from demur_proto.mechanisms.hash_family import HashFamily
-from demur_proto.mechanisms.local_hashing import LocalHashing, joint_levels
+from demur_proto.mechanisms.local_hashing import HashFamily, LocalHashing, joint_levels
 from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse
 from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding
-from demur_proto.pure import pure_rho
-from demur_sim.sampling import SeededBits
+from demur_sim.engine.sampling import SeededBits
 
 EPSILONS = [1e-6, 0.1, 1.0, 4.0, 15.0, 17.0, 50.0]
 ORDERS = [1.5, 2.0, 8.0, 1e4, math.inf]

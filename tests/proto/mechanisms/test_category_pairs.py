@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 from tests.proto.mechanisms.laws import Law, divergence, hadamard_law, unary_law
 
+from demur_proto.accounting.divergences import Level, levels_renyi
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, levels_renyi
-from demur_proto.mechanisms.category_pairs import (
+from demur_proto.mechanisms.hadamard import HadamardResponse
+from demur_proto.mechanisms.thresholds import exp_below
+from demur_proto.mechanisms.unary import (
+    Flip,
+    UnaryEncoding,
     block_pair_levels,
     half_pair_levels,
     unary_pair_levels,
 )
-from demur_proto.mechanisms.hadamard import HadamardResponse
-from demur_proto.mechanisms.thresholds import exp_below
-from demur_proto.mechanisms.unary import Flip, UnaryEncoding
 
 EPSILONS = [1e-6, 0.1, 1.0, 15.0, 50.0]
 ORDERS = [1.5, 2.0, 8.0, 1e4, math.inf]

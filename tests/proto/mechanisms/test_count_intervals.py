@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from demur_proto.arrays import Integers, Vector
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.categorical import Categorical
-from demur_proto.mechanisms.count_intervals import count_intervals
-from demur_proto.mechanisms.frequencies import Frequencies
+from demur_proto.mechanisms.categorical import Categorical, Frequencies, count_intervals
 from demur_proto.mechanisms.hadamard import HadamardResponse
 from demur_proto.mechanisms.local_hashing import LocalHashing
 from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse

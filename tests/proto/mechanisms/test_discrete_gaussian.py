@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_proto.discrete_gaussian_law import discrete_gaussian_renyi
+from demur_proto.accounting.laws import discrete_gaussian_renyi
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.discrete_gaussian import DiscreteGaussianLinear
-from demur_sim.sampling import FastSampler
+from demur_proto.mechanisms.for_study.gaussian import DiscreteGaussianLinear
+from demur_sim.engine.sampling import FastSampler
 
 
 def sampler(seed: int = 1) -> FastSampler:

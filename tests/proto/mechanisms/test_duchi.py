@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from tests.proto.mechanisms.laws import Law, divergence, exp_bound_below
 from tests.proto.mechanisms.recorded import RecordedBits, words_of
 
+from demur_proto.accounting.divergences import levels_renyi, randomized_response_renyi
+from demur_proto.accounting.pure import pure_rho
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import levels_renyi
-from demur_proto.mechanisms.duchi import REACH, DuchiMean, coin_levels
-from demur_proto.mechanisms.graded import FULL_CHARGE
+from demur_proto.mechanisms.for_study.duchi import REACH, DuchiMean, coin_levels
+from demur_proto.mechanisms.for_study.numeric import FULL_CHARGE
 from demur_proto.mechanisms.unary import UnaryEncoding
-from demur_proto.pure import pure_rho
-from demur_proto.renyi import randomized_response_renyi
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 
 EPSILONS = [1e-9, 1e-6, 0.1, 1.0, 4.0, 17.0, 50.0]
 ORDERS = [1.5, 2.0, 8.0, 1e4, math.inf]

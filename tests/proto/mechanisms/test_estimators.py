@@ -11,7 +11,7 @@ import pytest
 from demur_proto.arrays import Integers
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import Mechanism
-from demur_proto.mechanisms.frequencies import Frequencies
+from demur_proto.mechanisms.categorical import Frequencies
 from demur_proto.mechanisms.hadamard import HadamardResponse
 from demur_proto.mechanisms.local_hashing import LocalHashing
 from demur_proto.mechanisms.randomised_response import (
@@ -20,7 +20,7 @@ from demur_proto.mechanisms.randomised_response import (
 )
 from demur_proto.mechanisms.subset_selection import SubsetSelection
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 
 Probabilities = np.ndarray[tuple[int], np.dtype[np.float64]]
 

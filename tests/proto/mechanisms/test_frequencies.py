@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.frequencies import (
+from demur_proto.mechanisms.categorical import (
     Frequencies,
     check_sums,
     tally_indices,

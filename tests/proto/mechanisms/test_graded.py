@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.graded import FULL_CHARGE, PARTS, GradedCharges
+from demur_proto.mechanisms.for_study.numeric import FULL_CHARGE, PARTS, GradedCharges
 
 
 @given(

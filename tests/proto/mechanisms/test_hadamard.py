@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.hadamard import HadamardResponse, walsh_hadamard
-from demur_sim.sampling import SeededBits
+from demur_sim.engine.sampling import SeededBits
 
 
 def sign(row: int, index: int) -> int:

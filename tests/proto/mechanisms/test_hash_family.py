@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms import hash_family
-from demur_proto.mechanisms.hash_family import (
+from demur_proto.mechanisms import local_hashing as hash_family
+from demur_proto.mechanisms.local_hashing import (
     MOST_CELLS,
     MOST_RANGE,
     MOST_SYMBOLS,
@@ -35,7 +35,7 @@ def by_hand(family: HashFamily, seed: int, symbol: int) -> int:
 
 @cache
 def fitting(symbols: int) -> list[int]:
-    return [g for g in range(2, MOST_RANGE) if hash_family.fits(g, symbols=symbols)]
+    return [g for g in range(2, MOST_RANGE) if hash_family.family_fits(g, symbols=symbols)]
 
 
 FAMILIES = [(2, 2), (2, 9), (3, 3), (3, 20), (5, 4), (5, 31), (7, 8), (11, 12), (13, 5)]

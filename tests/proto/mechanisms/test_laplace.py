@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from demur_proto.accounting.divergences import laplace_renyi
+from demur_proto.accounting.laws import discrete_laplace_renyi
+from demur_proto.accounting.pure import pure_rho
 from demur_proto.errors import ParameterError
-from demur_proto.laplace_pairs import discrete_laplace_renyi
-from demur_proto.mechanisms.graded import FULL_CHARGE
-from demur_proto.mechanisms.laplace import LaplaceLaw, LaplaceSum
-from demur_proto.pure import pure_rho
-from demur_proto.renyi import laplace_renyi
-from demur_sim.sampling import FastSampler
+from demur_proto.mechanisms.for_study.laplace import LaplaceLaw, LaplaceSum
+from demur_proto.mechanisms.for_study.numeric import FULL_CHARGE
+from demur_sim.engine.sampling import FastSampler
 
 LAWS = [LaplaceLaw.ROUNDED, LaplaceLaw.DISCRETE]
 

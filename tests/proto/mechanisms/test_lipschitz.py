@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.for_study.gaussian import LARGEST_STEP, LipschitzGaussian
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.lipschitz import LARGEST_STEP, LipschitzGaussian
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 
 
 def sampler(seed: int = 1) -> FastSampler:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tests.proto.mechanisms.laws import Law, Outcome, divergence, hashing_law
 from tests.proto.mechanisms.recorded import RecordedBits, halves_of, words_of
 
+from demur_proto.accounting.divergences import Level, levels_renyi
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import Level, levels_renyi
 from demur_proto.mechanisms import local_hashing
 from demur_proto.mechanisms.hadamard import HadamardResponse
 from demur_proto.mechanisms.local_hashing import LocalHashing, joint_levels
 from demur_proto.mechanisms.randomised_response import response_levels
-from demur_sim.sampling import SeededBits
+from demur_sim.engine.sampling import SeededBits
 
 EPSILONS = [1e-6, 0.1, 1.0, 4.0, 15.0, 17.0, 50.0]
 ORDERS = [1.5, 2.0, 8.0, 1e4, math.inf]

@@ -7,8 +7,8 @@ import pytest
 from tests.proto.mechanisms.laws import Outcome, divergence, exp_bound_below
 
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.piecewise import CELLS, PiecewiseMean, piecewise_renyi
-from demur_sim.sampling import FastSampler
+from demur_proto.mechanisms.for_study.piecewise import CELLS, PiecewiseMean, piecewise_renyi
+from demur_sim.engine.sampling import FastSampler
 
 EPSILONS = [1e-6, 0.1, 1.0, 4.0, 15.0, 17.0, 50.0]
 

@@ -4,10 +4,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from demur_proto.accounting.laws import cap_share
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.privunit import PrivUnit
-from demur_proto.spherical_caps import cap_share
-from demur_sim.sampling import FastSampler
+from demur_proto.mechanisms.for_study.privunit import PrivUnit
+from demur_sim.engine.sampling import FastSampler
 
 
 def sampler(seed: int = 1) -> FastSampler:

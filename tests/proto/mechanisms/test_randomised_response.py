@@ -15,7 +15,7 @@ from demur_proto.mechanisms.randomised_response import (
     BinaryRandomisedResponse,
     KaryRandomisedResponse,
 )
-from demur_sim.sampling import FastSampler, SeededBits
+from demur_sim.engine.sampling import FastSampler, SeededBits
 
 
 def seeded(seed: int) -> SeededBits:

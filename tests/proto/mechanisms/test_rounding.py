@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from demur_proto.mechanisms.rounding import (
+from demur_proto.mechanisms.gaussian import (
     EXACT_SQUARES,
     FIRST_COLUMNS,
     INSIDE,

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.proto.mechanisms.recorded import RecordedBits, halves_of, words_of
 
+from demur_proto.accounting.divergences import levels_renyi
 from demur_proto.errors import ParameterError
-from demur_proto.finite_pairs import levels_renyi
 from demur_proto.mechanisms import subset_selection
 from demur_proto.mechanisms.randomised_response import KaryRandomisedResponse
 from demur_proto.mechanisms.subset_selection import SubsetSelection, best_size, subset_levels
-from demur_sim.sampling import SeededBits
+from demur_sim.engine.sampling import SeededBits
 
 EPSILONS = [1e-6, 0.1, 1.0, 4.0, 15.0, 17.0, 50.0]
 ORDERS = [1.5, 2.0, 8.0, 1e4, math.inf]

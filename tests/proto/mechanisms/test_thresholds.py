@@ -21,7 +21,7 @@ from demur_proto.mechanisms.thresholds import (
     narrow_below,
     uniform_below,
 )
-from demur_sim.sampling import SeededBits
+from demur_sim.engine.sampling import SeededBits
 
 EPSILONS = [1e-9, 1e-6, 0.1, 1.0, 4.0, 15.0, 17.0, 50.0]
 

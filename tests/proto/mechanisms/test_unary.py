@@ -12,8 +12,8 @@ from demur_proto.errors import ParameterError
 from demur_proto.mechanisms import unary
 from demur_proto.mechanisms.thresholds import BITS
 from demur_proto.mechanisms.unary import Flip, UnaryEncoding, bit_counts, unpacked
-from demur_proto.words import WordType, encode_words
-from demur_sim.sampling import SeededBits
+from demur_proto.wire.words import WordType, encode_words
+from demur_sim.engine.sampling import SeededBits
 
 
 def seeded(seed: int) -> SeededBits:

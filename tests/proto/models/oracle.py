@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from demur_proto.arrays import Vector
-from demur_proto.models.examples import Examples
+from demur_proto.models.base import Examples
 
 
 def softmax_loss(theta: Vector, x: Vector, label: int, *, classes: int) -> float:

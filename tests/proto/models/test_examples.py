@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.models.examples import Examples
+from demur_proto.models.base import Examples
 
 GOOD: dict[str, Any] = {
     "inputs": np.zeros((3, 2)),

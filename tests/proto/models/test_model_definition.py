@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur_proto.errors import DemurError, ParameterError, UnsupportedError, WireError
+from demur_proto.models.architectures import HiddenLayer, Softmax
 from demur_proto.models.definition import (
     LARGEST_MODEL_BYTES,
     ModelDefinition,
@@ -18,8 +19,6 @@ from demur_proto.models.definition import (
     read_model,
 )
 from demur_proto.models.features import OrientedGradients, Pixels
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
 from demur_proto.models.whitened_gradients import WhitenedGradients
 from demur_proto.v1 import model_pb2
 

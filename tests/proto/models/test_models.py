@@ -14,10 +14,8 @@ from tests.proto.models.oracle import hidden_loss, softmax_loss, some_examples
 
 from demur_proto.arrays import Vector
 from demur_proto.errors import ParameterError
-from demur_proto.models.base import Model
-from demur_proto.models.examples import Examples
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
+from demur_proto.models.architectures import HiddenLayer, Softmax
+from demur_proto.models.base import Examples, Model
 
 SOFTMAX = Softmax(inputs=5, classes=3)
 HIDDEN = HiddenLayer(inputs=5, hidden=4, classes=3)
@@ -306,9 +304,9 @@ def test_a_model_with_too_many_parameters_is_refused() -> None:
 
 THREADS = """
 import hashlib, numpy as np
-from demur_proto.models.examples import Examples
-from demur_proto.models.hidden_layer import HiddenLayer
-from demur_proto.models.softmax import Softmax
+from demur_proto.models.base import Examples
+from demur_proto.models.architectures import HiddenLayer
+from demur_proto.models.architectures import Softmax
 
 rng = np.random.default_rng(7)
 digest = hashlib.sha256()

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from demur_proto.models import products
-from demur_proto.models.products import rows_times, sum_of_products
+from demur_proto.models import layers as products
+from demur_proto.models.layers import rows_times, sum_of_products
 
 SHAPES = [(1, 1, 2), (5, 3, 2), (64, 7, 3), (65, 784, 10), (130, 784, 32), (9, 784, 300)]
 

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.models.straightening import Ink, straightened
-from demur_proto.models.strokes import strokes
-from demur_proto.models.whitened_gradients import WhitenedGradients, _fit
-from demur_proto.models.whitening import fit_whitening
+from demur_proto.models.whitened_gradients import (
+    Ink,
+    WhitenedGradients,
+    _fit,
+    fit_whitening,
+    straightened,
+    strokes,
+)
 
 SMALL: dict[str, Any] = {"height": 14, "width": 14, "cells": 3, "bins": 4, "synthetic": 100}
 FIT = "c6211046d73b9c15f449f1d10cc9961d09ee485902aecb08e44240317dca4e7c"  # SHA-256

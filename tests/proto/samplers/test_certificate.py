@@ -15,11 +15,13 @@ import pytest
 from tests.proto.samplers import oracle
 from tests.proto.samplers.oracle import TailsOf
 
-from demur_proto.samplers import fixed
-from demur_proto.samplers.discrete_gaussian import DiscreteGaussianSampler
-from demur_proto.samplers.discrete_laplace import DiscreteLaplaceSampler
-from demur_proto.samplers.gaussian_levels import GaussianLevels
-from demur_proto.samplers.rounded_gaussian import RoundedGaussianSampler
+from demur_proto.samplers import table as fixed
+from demur_proto.samplers.gaussian import (
+    DiscreteGaussianSampler,
+    GaussianLevels,
+    RoundedGaussianSampler,
+)
+from demur_proto.samplers.laplace import DiscreteLaplaceSampler
 from demur_proto.samplers.table import Table
 
 BAR = Fraction(1, 1 << 120)

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from tests.proto.samplers.replay import WORD, crafted, digits, recorded
 
 from demur_proto.arrays import Integers
-from demur_proto.bits import BitSource
 from demur_proto.errors import ParameterError
-from demur_proto.samplers.discrete_gaussian import DiscreteGaussianSampler
-from demur_proto.samplers.discrete_laplace import DiscreteLaplaceSampler
-from demur_proto.samplers.drawing import AT_ONCE
-from demur_proto.samplers.rounded_gaussian import RoundedGaussianSampler
-from demur_proto.samplers.table import Table
+from demur_proto.samplers.base import BitSource
+from demur_proto.samplers.gaussian import DiscreteGaussianSampler, RoundedGaussianSampler
+from demur_proto.samplers.laplace import DiscreteLaplaceSampler
+from demur_proto.samplers.table import AT_ONCE, Table
 
 NARROW = RoundedGaussianSampler(16.0)
 WIDE = RoundedGaussianSampler(7600.0)  # two tables

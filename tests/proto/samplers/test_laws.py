@@ -16,11 +16,14 @@ from tests.proto.samplers import oracle
 from tests.proto.samplers.replay import Extreme, crafted, digits, recorded
 
 from demur_proto.arrays import Integers
-from demur_proto.bits import BitSource
-from demur_proto.samplers.discrete_gaussian import DiscreteGaussianSampler
-from demur_proto.samplers.discrete_laplace import DiscreteLaplaceSampler
-from demur_proto.samplers.gaussian_levels import GaussianLevels, rounded_table
-from demur_proto.samplers.rounded_gaussian import RoundedGaussianSampler
+from demur_proto.samplers.base import BitSource
+from demur_proto.samplers.gaussian import (
+    DiscreteGaussianSampler,
+    GaussianLevels,
+    RoundedGaussianSampler,
+    rounded_table,
+)
+from demur_proto.samplers.laplace import DiscreteLaplaceSampler
 from demur_proto.samplers.table import Table
 
 Draw = Callable[[int, BitSource], Integers]

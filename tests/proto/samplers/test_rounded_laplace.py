@@ -10,9 +10,8 @@ from tests.proto.samplers import oracle
 
 from demur_proto.arrays import Bits
 from demur_proto.errors import ParameterError
-from demur_proto.samplers.discrete_laplace import DiscreteLaplaceSampler
-from demur_proto.samplers.rounded_laplace import RoundedLaplaceSampler
-from demur_sim.sampling import SeededBits
+from demur_proto.samplers.laplace import DiscreteLaplaceSampler, RoundedLaplaceSampler
+from demur_sim.engine.sampling import SeededBits
 
 SCALES = [0.01, 0.5, 1.0, 8.0, 100.5, 2.0**20, 2.0**56]
 

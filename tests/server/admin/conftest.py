@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from admin_kit import Admin, Capture, filled
-from demur_proto.definition import Defined
 from demur_proto.study import Study
-from demur_server.admin_command import add_commands
+from demur_proto.wire.definition import Defined
+from demur_server.commands.admin import add_commands
 from demur_server.store.durable import DurableStore
 from demur_server.store.postgres import PostgresDatabase
 from demur_server.store.sqlite import SqliteDatabase

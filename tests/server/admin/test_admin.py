@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from admin_kit import DEVICE, REPORT_ID, REPORTS, Admin, spoil
-from demur_proto.definition import Defined
 from demur_proto.errors import DemurError, NotFoundError, ParameterError, StateError, StorageError
 from demur_proto.study import Study
 from demur_proto.v1 import release_pb2
-from demur_server.store.packing import checksum
+from demur_proto.wire.definition import Defined
+from demur_server.store.link import checksum
 
 # ---- looking ---------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ import pytest
 
 from admin_kit import Admin
 from demur_client.connection import connected
-from demur_proto.credentials import read_credential, read_token
-from demur_proto.definition import Defined
 from demur_proto.errors import AccessError, StateError
 from demur_proto.round import Feature
 from demur_proto.study import Study
+from demur_proto.transport.credentials import read_credential, read_token
 from demur_proto.v1 import report_pb2
+from demur_proto.wire.definition import Defined
+from demur_server.admin.data_folder import credential_file
 from demur_server.analyst import Analyst
-from demur_server.data_folder import credential_file
 from serve_kit import answer, enrolled, serving
 
 

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from admin_kit import Admin, filled, spoil
-from demur_proto.definition import Defined, define_study
 from demur_proto.errors import StateError, StorageError
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
-from demur_server.admin import make_tokens
-from demur_server.backup import back_up
-from demur_server.collector import Collector
-from demur_server.keys import KeyFolder
+from demur_proto.wire.definition import Defined, define_study
+from demur_server.admin.admin import make_tokens
+from demur_server.admin.backup import back_up
+from demur_server.admin.verifying import Verified, verify
+from demur_server.collector.collector import Collector
+from demur_server.collector.keys import KeyFolder
 from demur_server.store.durable import DurableStore
+from demur_server.store.inspect import sqlite_door
 from demur_server.store.postgres import PostgresDatabase
-from demur_server.store.side_door import sqlite_door
 from demur_server.store.sqlite import SqliteDatabase
-from demur_server.verifying import Verified, verify
 from store_kit import STUDY, PostgresServer, a_round, random_batch
 
 

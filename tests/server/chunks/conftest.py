@@ -1,7 +1,7 @@
 import pytest
 
 from chunk_kit import LARGE, STUDY
-from demur_server.collector import Collector
+from demur_server.collector.collector import Collector
 from demur_server.store.memory import MemoryStore
 
 

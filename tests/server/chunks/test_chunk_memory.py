@@ -23,9 +23,9 @@ from chunk_kit import (
     until,
     visiting,
 )
-from demur_proto.chunks import frame_messages, report_messages
 from demur_proto.v1 import collector_pb2
-from demur_server.collector import Collector
+from demur_proto.wire.frames import frame_messages, report_messages
+from demur_server.collector.collector import Collector
 from store_kit import ACCEPTED, TRY_LATER
 
 

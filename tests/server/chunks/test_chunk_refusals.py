@@ -20,10 +20,9 @@ from chunk_kit import (
     until,
     visiting,
 )
-from demur_proto.chunks import CHUNK_BYTES, report_messages
-from demur_proto.frames import LARGEST_FRAMED_BYTES
 from demur_proto.v1 import collector_pb2, report_pb2
-from demur_server.collector import Collector
+from demur_proto.wire.frames import CHUNK_BYTES, LARGEST_FRAMED_BYTES, report_messages
+from demur_server.collector.collector import Collector
 from store_kit import ACCEPTED, ROUND_CLOSED
 
 # ---- what is not a report in chunks ----------------------------------------------------------

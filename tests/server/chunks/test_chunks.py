@@ -34,21 +34,20 @@ from chunk_kit import (
 )
 from demur_client.device import Device
 from demur_proto.arrays import Values, Words
-from demur_proto.chunks import CHUNK_BYTES, frame_messages, report_messages
-from demur_proto.credentials import DeviceCredential
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.of_round import mechanism_for
+from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.round import Feature
+from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import report_pb2
-from demur_proto.words import WordType, encode_words
-from demur_server.access import CredentialAccess
-from demur_server.assembling import Assembler, Form, Whole
-from demur_server.collector import Collector
-from demur_server.keys import MemoryKeys
-from demur_server.serving import served
+from demur_proto.wire.frames import CHUNK_BYTES, frame_messages, report_messages
+from demur_proto.wire.words import WordType, encode_words
+from demur_server.collector.chunks import Assembler, Form, Whole
+from demur_server.collector.collector import Collector
+from demur_server.collector.keys import MemoryKeys
+from demur_server.grpc.access import CredentialAccess, hash_secret, new_named, new_token
+from demur_server.grpc.serving import served
 from demur_server.store.base import Role
-from demur_server.tokens import hash_secret, new_named, new_token
-from demur_sim.sampling import FastSampler
+from demur_sim.engine.sampling import FastSampler
 from store_kit import (
     ACCEPTED,
     CONFLICT,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from demur_server.store import clerk
+from demur_server.store import worker as clerk
 from demur_server.store.durable import DurableStore
 from fault_kit import with_round
 from store_kit import PostgresPlace, PostgresServer, SqlitePlace

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from demur_proto.errors import DemurError, StateError, StorageError, UnsupportedError
-from demur_server.estimates import make_release
+from demur_server.collector.estimates import make_release
 from demur_server.store import migrating
 from demur_server.store.base import Counted
 from demur_server.store.durable import DurableStore

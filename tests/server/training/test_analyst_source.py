@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 
 from demur_proto.arrays import Integers, Vector
-from demur_proto.definition import Defined, define_study
 from demur_proto.errors import StateError
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model, read_model
-from demur_proto.models.softmax import Softmax
 from demur_proto.release import Release
 from demur_proto.round import Gradient, ModelQuery, Round
 from demur_proto.study import Policy, Purpose, design_study
-from demur_proto.words import encode_words
+from demur_proto.wire.definition import Defined, define_study
+from demur_proto.wire.words import encode_words
 from demur_server.analyst import Analyst
-from demur_server.collector import Collector
-from demur_server.serving import served
+from demur_server.collector.collector import Collector
+from demur_server.grpc.serving import served
 from demur_server.store.memory import MemoryStore
 from demur_server.training.analyst_source import AnalystErrors, AnalystGradients
 from demur_server.training.optimisers import Momentum, Rate
 from demur_server.training.trainer import Settings, TrainingState, start, train
-from demur_sim.cohort import Cohort
-from demur_sim.labelled_people import LabelledPeople
+from demur_sim.engine.cohort import Cohort
+from demur_sim.people.labelled import LabelledPeople
 from demur_sim.scenario import Refusal
 
 DEADLINE_S = 20.0

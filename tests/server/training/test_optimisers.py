@@ -9,8 +9,17 @@ import pytest
 
 from demur_proto.arrays import Vector
 from demur_proto.errors import ParameterError
-from demur_server.training.averages import Averaging, ExponentialAverage, Last, TailAverage
-from demur_server.training.optimisers import Adam, Momentum, Optimiser, Rate, Sgd
+from demur_server.training.optimisers import (
+    Adam,
+    Averaging,
+    ExponentialAverage,
+    Last,
+    Momentum,
+    Optimiser,
+    Rate,
+    Sgd,
+    TailAverage,
+)
 
 GRADIENTS = [np.array([1.0, -2.0]), np.array([3.0, 0.5]), np.array([-1.0, 0.0])]
 

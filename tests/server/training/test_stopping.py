@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_server.training.stopping import Count, HaltThreshold, Plateau
+from demur_server.training.optimisers import Count, HaltThreshold, Plateau
 
 
 def counts(*values: float, error: float = 0.0) -> list[Count]:

@@ -10,13 +10,27 @@ import pytest
 
 from demur_proto.arrays import Vector
 from demur_proto.errors import DataError, ParameterError, StateError
+from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel
-from demur_proto.models.softmax import Softmax
-from demur_server.training.averages import TailAverage
-from demur_server.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from demur_server.training.optimisers import Adam, Momentum, Rate, Sgd
-from demur_server.training.stopping import Count, HaltThreshold, Plateau
-from demur_server.training.trainer import Settings, TrainingState, start, train
+from demur_server.training.optimisers import (
+    Adam,
+    Count,
+    HaltThreshold,
+    Momentum,
+    Plateau,
+    Rate,
+    Sgd,
+    TailAverage,
+)
+from demur_server.training.trainer import (
+    Checkpoint,
+    Settings,
+    TrainingState,
+    load_checkpoint,
+    save_checkpoint,
+    start,
+    train,
+)
 
 SETTINGS = Settings(
     architecture=Softmax(inputs=1, classes=2),
@@ -224,7 +238,7 @@ def test_other_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_form_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "checkpoint.npz"
     with monkeypatch.context() as patch:
-        patch.setattr("demur_server.training.checkpoints.FORM", 2)
+        patch.setattr("demur_server.training.trainer.FORM", 2)
         save_checkpoint(a_checkpoint(), path)
 
     with pytest.raises(DataError, match="of form 2, and not 1"):

@@ -10,15 +10,16 @@ import pytest
 from demur_proto.arrays import Flags, Vector
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.mechanisms.unary import Flip
-from demur_sim.baselines.bit_flip import BitFlip
-from demur_sim.baselines.composed_response import ComposedResponse
-from demur_sim.baselines.design import Baseline
-from demur_sim.baselines.flips import Flips, annulus_flips, threshold_flips
-from demur_sim.baselines.kept_change import KeptChange
-from demur_sim.baselines.memo import Memo
-from demur_sim.baselines.memoised import MemoisedResponse, MemoisedUnary
-from demur_sim.baselines.repeated_response import RepeatedResponse
-from demur_sim.baselines.truncation import best_changes, truncation_errors
+from demur_sim.comparison.design import Baseline, RepeatedResponse
+from demur_sim.comparison.flips import (
+    Flips,
+    annulus_flips,
+    best_changes,
+    threshold_flips,
+    truncation_errors,
+)
+from demur_sim.comparison.levels import ComposedResponse, KeptChange
+from demur_sim.comparison.memoised import BitFlip, Memo, MemoisedResponse, MemoisedUnary
 
 HORIZON, PEOPLE, RUNS = 6, 40, 200
 UNARY = MemoisedUnary(horizon=HORIZON, forever=3.0, once=2.0, first=Flip.OPTIMISED)

@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demur_sim.baselines.composed_response import ComposedResponse
-from demur_sim.baselines.flips import annulus_flips, threshold_flips
-from demur_sim.baselines.kept_change import KeptChange
-from demur_sim.baselines.repeated_response import RepeatedResponse
-from demur_sim.baselines.truncation import best_changes, truncation_errors
+from demur_sim.comparison.design import RepeatedResponse
+from demur_sim.comparison.flips import (
+    annulus_flips,
+    best_changes,
+    threshold_flips,
+    truncation_errors,
+)
+from demur_sim.comparison.levels import ComposedResponse, KeptChange
 
 HORIZON, PEOPLE, MOST = 1024, 1_000_000, 256
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"

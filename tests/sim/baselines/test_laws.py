@@ -10,13 +10,10 @@ import pytest
 
 from demur_proto.mechanisms.thresholds import exp_below
 from demur_proto.mechanisms.unary import Flip
-from demur_sim.baselines.bit_flip import UNSENT, BitFlip
-from demur_sim.baselines.chains import Noise
-from demur_sim.baselines.composed_response import ComposedResponse
-from demur_sim.baselines.flips import Flips, annulus_flips, threshold_flips
-from demur_sim.baselines.kept_change import KeptChange
-from demur_sim.baselines.memoised import MemoisedResponse, MemoisedUnary
-from demur_sim.baselines.repeated_response import RepeatedResponse
+from demur_sim.comparison.design import RepeatedResponse
+from demur_sim.comparison.flips import Flips, annulus_flips, threshold_flips
+from demur_sim.comparison.levels import ComposedResponse, KeptChange
+from demur_sim.comparison.memoised import UNSENT, BitFlip, MemoisedResponse, MemoisedUnary, Noise
 
 HORIZON = 4
 RECORDS = list(product((0, 1), repeat=HORIZON))

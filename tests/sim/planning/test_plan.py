@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_proto.composition import composition_each
-from demur_proto.continual.factors import factors_of
+from demur_proto.accounting.pure import composition_each
 from demur_proto.errors import ParameterError
-from demur_proto.segments import Factorisation
+from demur_proto.running.factorisations import factors_of
+from demur_proto.running.segments import Factorisation
 from demur_proto.study import View
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.people.presence import Presence
 from demur_sim.planning.model import model_of
 from demur_sim.planning.plan import Plan, plan, ways_to_ask
-from demur_sim.planning.responses import ResponseWay
-from demur_sim.planning.ways import Way
-from demur_sim.populations import ArrayPopulation
-from demur_sim.presence import Presence
+from demur_sim.planning.ways import ResponseWay, Way
+from demur_sim.results.running import RunningResult
 from demur_sim.run import simulate
-from demur_sim.running_results import RunningResult
 from demur_sim.scenario import Kind, Scenario, load_scenario
 
 PEOPLE, ROUNDS, SEEDS = 600, 24, 6

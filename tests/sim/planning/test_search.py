@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demur_sim.planning.search import WORTH, worth_trying
+from demur_sim.planning.plan import WORTH, worth_trying
 
 steps = st.lists(st.floats(0, 10), min_size=1, max_size=120)
 

@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from demur_proto.continual.factors import factors_of
 from demur_proto.errors import ParameterError
-from demur_proto.segments import Factorisation
+from demur_proto.running.factorisations import factors_of
+from demur_proto.running.segments import Factorisation
 from demur_sim.datasets.activity import Activity, Counted
-from demur_sim.planning.telling import Weights, change_truncation
-from demur_sim.planning.truncations import answer_truncations, spread_truncations
-from demur_sim.populations import ArrayPopulation
-from demur_sim.results import Result
+from demur_sim.people.populations import ArrayPopulation
+from demur_sim.planning.model import (
+    Weights,
+    answer_truncations,
+    change_truncation,
+    spread_truncations,
+)
+from demur_sim.results.base import Result
 from demur_sim.run import simulate
 from demur_sim.scenario import Kind, Scenario
 

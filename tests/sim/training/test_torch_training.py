@@ -11,8 +11,15 @@ import pytest
 from demur_proto.errors import ParameterError
 from demur_sim.cli import main
 from demur_sim.training.run import run_training
-from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import Arithmetic, Counts, Descent, Learner, Net, Source
+from demur_sim.training.scenario import (
+    Arithmetic,
+    Counts,
+    Descent,
+    Learner,
+    Net,
+    Source,
+    TrainingScenario,
+)
 
 
 def a_file(folder: Path) -> Path:

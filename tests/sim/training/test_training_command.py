@@ -18,7 +18,7 @@ import pytest
 from demur_proto.models.definition import read_model
 from demur_sim.cli import main
 from demur_sim.datasets.digits import load_digits
-from demur_sim.datasets.idx import idx_bytes
+from demur_sim.datasets.labelled import idx_bytes
 
 TINY = [
     *("--set", "data.people=100", "--set", "budget=3", "--set", "steps=4"),

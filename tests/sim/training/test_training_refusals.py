@@ -11,15 +11,18 @@ import pytest
 
 from demur_proto.errors import DataError, ParameterError, StateError
 from demur_proto.study import View
-from demur_server.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from demur_server.training.trainer import TrainingState
+from demur_server.training.trainer import (
+    Checkpoint,
+    TrainingState,
+    load_checkpoint,
+    save_checkpoint,
+)
 from demur_sim.cli import main
-from demur_sim.torch_models import made
 from demur_sim.training.plots import draw
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.run import run_training
-from demur_sim.training.scenario import TrainingScenario, load_training
-from demur_sim.training.scenario_parts import Arithmetic, Counts, Source
+from demur_sim.training.scenario import Arithmetic, Counts, Source, TrainingScenario, load_training
+from demur_sim.training.torch_models import made
 
 FEW = TrainingScenario(
     name="few",

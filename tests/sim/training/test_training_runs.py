@@ -9,17 +9,16 @@ import anyio
 import numpy as np
 import pytest
 
-from demur_proto.conversions import gdp_delta
+from demur_proto.accounting.conversions import gdp_delta
 from demur_proto.errors import DataError, ParameterError, StateError
-from demur_proto.gradients import inputs_of
+from demur_proto.models.gradients import inputs_of
 from demur_proto.study import Measure, View
-from demur_server.training import checkpoints
+from demur_server.training import trainer as checkpoints
 from demur_server.training.trainer import TrainingState
 from demur_sim.training.people import task_of
 from demur_sim.training.results import TrainingResult
 from demur_sim.training.run import run_training, train_scenario
-from demur_sim.training.scenario import TrainingScenario
-from demur_sim.training.scenario_parts import (
+from demur_sim.training.scenario import (
     Algorithm,
     Arithmetic,
     Average,
@@ -28,6 +27,7 @@ from demur_sim.training.scenario_parts import (
     Descent,
     Kind,
     Source,
+    TrainingScenario,
 )
 
 DEADLINE_S = 60.0

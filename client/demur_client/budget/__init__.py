@@ -1,0 +1,1 @@
+"""A person's budget: charges, decisions, filters and what is left."""

@@ -1,0 +1,1 @@
+"""Where a device's answers come from: its owner's data."""

@@ -1,0 +1,1 @@
+"""What a guarantee costs and what it is worth: conversions, calibration, intervals."""

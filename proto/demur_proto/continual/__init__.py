@@ -1,1 +1,0 @@
-"""Continual counting: running counts whose noise is correlated over rounds."""

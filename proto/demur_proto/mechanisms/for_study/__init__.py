@@ -1,0 +1,1 @@
+"""Mechanisms that no round can ask for: they are here to be studied and compared."""

@@ -1,0 +1,1 @@
+"""Running counts, whose noise is correlated over rounds: segments, factorisations, estimates."""

@@ -1,0 +1,1 @@
+"""Channels, calls and credentials: the only place with sockets and files."""

@@ -1,0 +1,1 @@
+"""Values as bytes: definitions, frames and words."""

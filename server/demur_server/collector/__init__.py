@@ -1,0 +1,1 @@
+"""The collector: studies, rounds, exact sums and releases, without a socket."""

@@ -1,0 +1,1 @@
+"""The commands of analysts and of those who run a collector."""

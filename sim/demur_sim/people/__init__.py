@@ -1,0 +1,1 @@
+"""Who the simulated people are, and who of them is there."""

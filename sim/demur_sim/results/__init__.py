@@ -1,0 +1,1 @@
+"""What a run found: values, files, pictures and text."""
