@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_device import TRAPS
-from edge_kit import Finding, compare, judge, processors, shared_out, watch_devices, written
+from edge_kit import Finding, compare, judge, processors, watch_devices, written
 from edge_observer import Watch
 
 pytestmark = [
@@ -58,12 +58,11 @@ def test_a_source_that_burns_in_the_sender_s_own_process_shows() -> None:
     watch = a_watch("burn a while", "hold a while", sends=20, count=max(WHERE), slot_ms=60)
     watch = replace(watch, evaluator="thread", gap_ms=35.0)
 
-    tables = watch_devices(shared_out(watch, 2))
+    tables = watch_devices([watch])  # a second device would make them all late
 
     found = {(each.word, each.figure): each.auc for each in compare(tables, watch)}
     assert found["hold a while", "send"] > 0.9
-    # Python hands the lock over every 5 ms, so this one is late by chance: AUC .93 on a quiet machine.
-    assert found["burn a while", "send"] > 0.7
+    assert found["burn a while", "send"] > 0.9
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, ("burn", "die")), (2, ("multiply",))])
