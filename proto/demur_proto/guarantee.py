@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from demur_proto.accounting import conversions as pairs
+from demur_proto.accounting import conversions
 from demur_proto.accounting.numerics import text_up
 from demur_proto.errors import ParameterError
 from demur_proto.study import Measure, MechanismFamily, Study, View
@@ -82,9 +82,9 @@ def in_words(measure: Measure, budget: float, *, each: float) -> tuple[str, str]
     """
     match measure:
         case Measure.GDP:
-            return f"{text_up(budget)}-GDP", f", from {text_up(pairs.pair_mu(budget))}-GDP"
+            return f"{text_up(budget)}-GDP", f", from {text_up(conversions.pair_mu(budget))}-GDP"
         case Measure.ZCDP:
-            return f"{text_up(budget)}-zCDP", f", from {text_up(pairs.pair_rho(budget))}-zCDP"
+            return f"{text_up(budget)}-zCDP", f", from {text_up(conversions.pair_rho(budget))}-zCDP"
         case Measure.PURE:
             return f"pure {text_up(budget)}-DP", f", from pure {text_up(2 * budget)}-DP"
         case Measure.ANSWERS:
@@ -116,11 +116,11 @@ def guarantee_of(
     """
     if study.view is View.AGGREGATE and per_report_mu is None:
         raise ParameterError("per_report_mu", per_report_mu, "given in view aggregate")
-    pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.epsilon, study.delta)
+    pair_epsilon, pair_delta = conversions.pair_epsilon_delta(study.epsilon, study.delta)
     in_measure, pair = in_words(study.measure, study.budget, each=study.answer_epsilon)
     if study.measure is Measure.PURE:
         # The chain through the reference needs no δ, whatever the study states.
-        pair_epsilon, pair_delta = pairs.pair_epsilon_delta(study.budget, 0.0)
+        pair_epsilon, pair_delta = conversions.pair_epsilon_delta(study.budget, 0.0)
     statement = (
         f"({text_up(study.epsilon)}, {text_up(study.delta)})-differential privacy, from "
         f"{in_measure}, over all rounds of the study. Unit: {UNIT}. Neighbour: {NEIGHBOUR}. "

@@ -43,8 +43,8 @@ from demur_server.collector.models import model_messages
 from demur_server.parsing import choose_study
 
 
-class CountingQuestions(ABC):
-    """That part of an `Analyst`."""
+class Questions(ABC):
+    """What every question of an `Analyst` is asked with."""
 
     study: Defined[Study]
     _stub: "analyst_pb2_grpc.AnalystAsyncStub"
@@ -57,6 +57,10 @@ class CountingQuestions(ABC):
     @abstractmethod
     async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
         """Close a round, once it has its reports."""
+
+
+class CountingQuestions(Questions):
+    """That part of an `Analyst`."""
 
     async def next_of(self, feature: str) -> Prefix | None:
         """What the next round of a feature's running count asks, as the collector knows it.
@@ -213,20 +217,8 @@ class CountingQuestions(ABC):
 MODEL_S = 300.0  #: deadline of handing over a model
 
 
-class ModelQuestions(ABC):
+class ModelQuestions(Questions):
     """That part of an `Analyst`."""
-
-    study: Defined[Study]
-    _stub: "analyst_pb2_grpc.AnalystAsyncStub"
-    _metadata: Metadata
-
-    @abstractmethod
-    async def _open(self, numbered: Callable[..., Round]) -> Defined[Round]:
-        """Open the next round, made when its number is known, in the analyst's slot."""
-
-    @abstractmethod
-    async def _close(self, asked: Defined[Round], reports: int | None, timeout_s: float) -> Release:
-        """Close a round, once it has its reports."""
 
     async def publish_model(self, model: DefinedModel) -> None:
         """Hand a model with its parameters to the collector, for rounds to name.

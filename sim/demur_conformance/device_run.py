@@ -11,8 +11,6 @@ from pathlib import Path
 import anyio
 
 from demur_conformance import budget_scripts, other_scripts
-from demur_conformance import other_scripts as kind_scripts
-from demur_conformance import other_scripts as source_scripts
 from demur_conformance.device_process import Data, Examples, Operator, Process, Runner, prepare
 from demur_conformance.harness import Bench, Declined, Enough, Unanswered
 from demur_conformance.questions import BUDGET_MU, COORDINATES, feature_of, revealing_study
@@ -190,38 +188,38 @@ async def _pinned(room: _Room, verdicts: Verdicts) -> None:
 
 
 async def _histograms(room: _Room, verdicts: Verdicts) -> None:
-    study = kind_scripts.histogram_study()
-    data, largest = kind_scripts.histogram_data(), kind_scripts.LARGEST_BUDGET
+    study = other_scripts.histogram_study()
+    data, largest = other_scripts.histogram_data(), other_scripts.LARGEST_BUDGET
     async with room.bench(verdicts, study, data, largest_budget=largest) as bench:
-        await kind_scripts.run_histograms(bench, study)
+        await other_scripts.run_histograms(bench, study)
 
 
 async def _running_counts(room: _Room, verdicts: Verdicts) -> None:
-    study = kind_scripts.running_study()
-    async with room.bench(verdicts, study, kind_scripts.running_data()) as bench:
-        await kind_scripts.run_running_counts(bench, study)
+    study = other_scripts.running_study()
+    async with room.bench(verdicts, study, other_scripts.running_data()) as bench:
+        await other_scripts.run_running_counts(bench, study)
 
 
 async def _gradients(room: _Room, verdicts: Verdicts) -> None:
-    study, model = kind_scripts.running_study(), kind_scripts.MODEL
-    data, examples = kind_scripts.running_data(), kind_scripts.EXAMPLES
+    study, model = other_scripts.running_study(), other_scripts.MODEL
+    data, examples = other_scripts.running_data(), other_scripts.EXAMPLES
     async with room.bench(verdicts, study, data, examples=examples, models=[model]) as bench:
-        await kind_scripts.run_gradients(bench, study)
+        await other_scripts.run_gradients(bench, study)
 
 
 async def _begun(room: _Room, verdicts: Verdicts) -> None:
-    plan = source_scripts.begun_plan()
+    plan = other_scripts.begun_plan()
     async with room.bench(verdicts, plan.study, plan.data) as bench:
-        await source_scripts.run_begun(bench, plan)
+        await other_scripts.run_begun(bench, plan)
 
 
 async def _source(room: _Room, verdicts: Verdicts, *, rule: str) -> None:
-    if rule == "eats" and not source_scripts.can_relieve():
+    if rule == "eats" and not other_scripts.can_relieve():
         verdicts.omit(rule, "only Linux says how much memory a device holds")
         return
-    plan, data = source_scripts.source_plan(rule)
+    plan, data = other_scripts.source_plan(rule)
     async with room.bench(verdicts, plan.study, data) as bench:
-        await source_scripts.run_source(bench, plan, rule)
+        await other_scripts.run_source(bench, plan, rule)
 
 
 EVERYWHERE = ("credential", "fields", "report-form", "resume")
@@ -247,7 +245,7 @@ SCRIPTS: tuple[tuple[tuple[str, ...], Script], ...] = (
     (("budget-retire", "exhausted", "failing", "slots", "settled"), _retire),
     (("one-number", "wrong-rounds", "owners-slot", "features"), _refusals),
     (("clipping", "fresh-noise", "noise-law", "chunks"), _noise),
-    *(((rule,), partial(_source, rule=rule)) for rule in source_scripts.FEATURES),
+    *(((rule,), partial(_source, rule=rule)) for rule in other_scripts.FEATURES),
     (("begun",), _begun),
     (("budget-clip",), _clip),
     (("owners-policy",), _policy),

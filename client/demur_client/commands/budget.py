@@ -63,23 +63,21 @@ def _add_rounds(question: argparse.ArgumentParser) -> None:
 
 def run_budget_epsilon(options: argparse.Namespace) -> int:
     """Run `demur budget epsilon`."""
-    from demur_client.budget import answers as budget_answers
+    from demur_client.budget import answers
 
     _together(options, "sigma", "answers", required=True)
     _together(options, "sigma", "clip")
     _together(options, "renyi", "order", required=True)
     if options.mu is not None:
-        answer = budget_answers.epsilon_of_mu(options.mu, delta=options.delta)
+        answer = answers.epsilon_of_mu(options.mu, delta=options.delta)
     elif options.rho is not None:
-        answer = budget_answers.epsilon_of_rho(options.rho, delta=options.delta)
+        answer = answers.epsilon_of_rho(options.rho, delta=options.delta)
     elif options.pure is not None:
-        answer = budget_answers.epsilon_of_pure(options.pure, delta=options.delta)
+        answer = answers.epsilon_of_pure(options.pure, delta=options.delta)
     elif options.renyi is not None:
-        answer = budget_answers.epsilon_of_renyi(
-            options.renyi, order=options.order, delta=options.delta
-        )
+        answer = answers.epsilon_of_renyi(options.renyi, order=options.order, delta=options.delta)
     else:
-        answer = budget_answers.epsilon_of_answers(
+        answer = answers.epsilon_of_answers(
             options.answers, clip=_clip(options), sigma=options.sigma, delta=options.delta
         )
     return _print_answer(answer, options)
@@ -87,9 +85,9 @@ def run_budget_epsilon(options: argparse.Namespace) -> int:
 
 def run_budget_sigma(options: argparse.Namespace) -> int:
     """Run `demur budget sigma`."""
-    from demur_client.budget import answers as budget_answers
+    from demur_client.budget import answers
 
-    answer = budget_answers.sigma_of_target(
+    answer = answers.sigma_of_target(
         options.answers, clip=_clip(options), epsilon=options.epsilon, delta=options.delta
     )
     return _print_answer(answer, options)
@@ -97,14 +95,14 @@ def run_budget_sigma(options: argparse.Namespace) -> int:
 
 def run_budget_rounds(options: argparse.Namespace) -> int:
     """Run `demur budget rounds`."""
-    from demur_client.budget import answers as budget_answers
+    from demur_client.budget import answers
 
     _together(options, "sigma", "clip")
     target = {"epsilon": options.epsilon, "delta": options.delta}
     if options.pure is not None:
-        answer = budget_answers.rounds_of_pure(options.pure, **target)
+        answer = answers.rounds_of_pure(options.pure, **target)
     else:
-        answer = budget_answers.rounds_of_target(sigma=options.sigma, clip=_clip(options), **target)
+        answer = answers.rounds_of_target(sigma=options.sigma, clip=_clip(options), **target)
     return _print_answer(answer, options)
 
 

@@ -180,13 +180,11 @@ def run_enrol(options: argparse.Namespace) -> int:
 
 def run_run(options: argparse.Namespace) -> int:
     """Run `demur device run`."""
-    import logging
     import os
 
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"
     )  # before numpy: what is forked has no threads
-    from demur_client.commands.device import JsonLines
     from demur_client.device_folder import run_folder
 
     handler = logging.StreamHandler(sys.stderr)

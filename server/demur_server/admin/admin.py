@@ -11,7 +11,7 @@ from demur_server.admin.data_folder import is_held, write_secret_file
 from demur_server.collector.keys import KeyFolder
 from demur_server.config import ServerConfig
 from demur_server.grpc.access import hash_secret, new_named, new_token
-from demur_server.store import records as identities
+from demur_server.store import records
 from demur_server.store.base import NamedCredential, Role
 from demur_server.store.inspect import SideDoor, postgres_door, sqlite_door
 from demur_server.store.schema import tokens
@@ -89,13 +89,13 @@ def revoke(door: SideDoor, device: str, *, reason: str) -> None:
         raise ParameterError("device", came, "a device id: 32 hexadecimal digits")
     check_text("reason", reason, longest=LONGEST_REASON)
     with door.changing() as sql:
-        identities.revoke_device(sql, device_id, reason)
+        records.revoke_device(sql, device_id, reason)
 
 
 def list_devices(door: SideDoor) -> list[tuple[bytes, str | None]]:
     """Every device by id; with the reason if it is revoked."""
     with door.looking() as sql:
-        return identities.all_devices(sql)
+        return records.all_devices(sql)
 
 
 def make_credential(door: SideDoor, name: str, *, role: Role, out: Path | None = None) -> str:
@@ -115,7 +115,7 @@ def make_credential(door: SideDoor, name: str, *, role: Role, out: Path | None =
     check_text("name", name, longest=100)
     secret, kept = new_named(name, role)
     with door.changing() as sql:
-        identities.add_credential(sql, kept)
+        records.add_credential(sql, kept)
         if out is not None:
             write_secret_file(out, secret.text)
     return secret.text
@@ -128,13 +128,13 @@ def remove_credential(door: SideDoor, name: str) -> None:
         NotFoundError: there is none of this name.
     """
     with door.changing() as sql:
-        identities.remove_credential(sql, name)
+        records.remove_credential(sql, name)
 
 
 def list_credentials(door: SideDoor) -> list[NamedCredential]:
     """Every named credential, by name."""
     with door.looking() as sql:
-        return identities.all_credentials(sql)
+        return records.all_credentials(sql)
 
 
 def check_restorable(config: ServerConfig) -> None:

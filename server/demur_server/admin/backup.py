@@ -7,7 +7,7 @@ What comes back is less than what was copied. Between the copy and its return th
 gone on, so a round that was open then may have been released since, with more reports. Released once
 more from the copy, the difference of the two would be the sum over the few people in between, with
 hardly any noise. So a round that was open comes back closed and empty, and is withheld; and since
-rounds that were opened in between are not known at all, no study goes on (`store/restores.py`). A
+rounds that were opened in between are not known at all, no study goes on (`store/schema.py`). A
 token that was unused may have been used since, and a credential of an analyst or a gateway may have
 been removed: neither comes back.
 """
@@ -25,8 +25,7 @@ import sqlalchemy as sa
 from demur_proto.errors import NotFoundError, StateError, StorageError
 from demur_server.admin.verifying import verify
 from demur_server.collector.keys import sync_folder
-from demur_server.store import records
-from demur_server.store import schema as restores
+from demur_server.store import records, schema
 from demur_server.store.inspect import SideDoor, sqlite_door
 from demur_server.store.link import Link
 from demur_server.store.migrating import bring_up_to_date, copy_rows
@@ -161,7 +160,7 @@ def _take_away(sql: sa.Connection) -> Restored:
         records.mark_closed(sql, row)
     dropped_tokens = sql.execute(tokens.delete().where(tokens.c.nonce_hash.is_(None))).rowcount
     dropped_credentials = sql.execute(credentials.delete()).rowcount
-    mark = restores.end_studies(sql)
+    mark = schema.end_studies(sql)
     verified = verify(sql, keys_folder=None)
     if verified.problems:
         raise StorageError(f"what came back is damaged: {verified.problems[0]}")

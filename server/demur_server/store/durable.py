@@ -9,8 +9,6 @@ from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
 from demur_server.store import records
-from demur_server.store import records as identities
-from demur_server.store import records as models
 from demur_server.store.base import (
     Batch,
     Counted,
@@ -61,11 +59,11 @@ class DurableStore:
 
     async def add_model(self, model_hash: bytes, definition: bytes) -> None:
         """Keep a model."""
-        await self._write(lambda link: models.add_model(link.sql, model_hash, definition))
+        await self._write(lambda link: records.add_model(link.sql, model_hash, definition))
 
     async def model(self, model_hash: bytes) -> bytes | None:
         """The definition of a model."""
-        return await self._do(lambda link: models.find_model(link.sql, model_hash))
+        return await self._do(lambda link: records.find_model(link.sql, model_hash))
 
     async def add_round(
         self, asked: Defined[Round], *, sums_length: int, open_access: bool = False
@@ -118,36 +116,36 @@ class DurableStore:
 
     async def add_token(self, token_hash: bytes) -> None:
         """Keep an unused token."""
-        await self._write(lambda link: identities.add_token(link.sql, token_hash))
+        await self._write(lambda link: records.add_token(link.sql, token_hash))
 
     async def redeem_token(self, token_hash: bytes, *, nonce_hash: bytes, device_id: bytes) -> bool:
         """Use a token up and enrol a device with it."""
         use = {"nonce_hash": nonce_hash, "device_id": device_id}
-        return await self._write(lambda link: identities.redeem_token(link.sql, token_hash, **use))
+        return await self._write(lambda link: records.redeem_token(link.sql, token_hash, **use))
 
     async def device_state(self, device_id: bytes) -> DeviceState | None:
         """What is known about a device."""
-        return await self._do(lambda link: identities.device_state(link.sql, device_id))
+        return await self._do(lambda link: records.device_state(link.sql, device_id))
 
     async def revoke_device(self, device_id: bytes, *, reason: str) -> None:
         """Refuse a device from now on."""
-        await self._write(lambda link: identities.revoke_device(link.sql, device_id, reason))
+        await self._write(lambda link: records.revoke_device(link.sql, device_id, reason))
 
     async def revoked_devices(self) -> dict[bytes, str]:
         """Every revoked device with the reason."""
-        return await self._do(lambda link: identities.revoked_devices(link.sql))
+        return await self._do(lambda link: records.revoked_devices(link.sql))
 
     async def add_credential(self, credential: NamedCredential) -> None:
         """Keep a named credential."""
-        await self._write(lambda link: identities.add_credential(link.sql, credential))
+        await self._write(lambda link: records.add_credential(link.sql, credential))
 
     async def remove_credential(self, name: str) -> None:
         """Forget a named credential."""
-        await self._write(lambda link: identities.remove_credential(link.sql, name))
+        await self._write(lambda link: records.remove_credential(link.sql, name))
 
     async def credentials(self) -> list[NamedCredential]:
         """Every named credential, by name."""
-        return await self._do(lambda link: identities.all_credentials(link.sql))
+        return await self._do(lambda link: records.all_credentials(link.sql))
 
     async def close(self) -> None:
         """Finish what was begun and let go of the database."""

@@ -24,7 +24,6 @@ from demur_proto.round import Round
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.definition import Defined
 from demur_server.store import records
-from demur_server.store import records as models
 from demur_server.store.base import Batch, Counted, Counting, Totals
 from demur_server.store.link import (
     RECORD_BYTES,
@@ -487,7 +486,7 @@ class Clerk:
                 records.mark_closed(link.sql, row)
                 totals = records.all_totals(link.sql, row, closed=True)
                 records.delete_commits(link.sql, row.id)
-                models.forget_model(link.sql, row.id)
+                records.forget_model(link.sql, row.id)
             self._forget(round_hash)
             self._scrub(link)
             return totals
