@@ -65,9 +65,9 @@ def test_start_and_end_may_reach_beyond_the_events(file: Path) -> None:
         GOOD.replace("\n", "\r\n").encode(),
         GOOD.replace("\n", "\n\n").encode(),
         GOOD.rstrip().encode(),
-        gzip.compress(GOOD.encode()),
-        gzip.compress(GOOD.encode("utf-8-sig")),
-        gzip.compress(GOOD[:20].encode()) + gzip.compress(GOOD[20:].encode()),
+        gzip.compress(GOOD.encode(), mtime=0),
+        gzip.compress(GOOD.encode("utf-8-sig"), mtime=0),
+        gzip.compress(GOOD[:20].encode(), mtime=0) + gzip.compress(GOOD[20:].encode(), mtime=0),
         GOOD.replace("7,", '"7",').encode(),
         GOOD.replace("7,", "007,").encode(),
         GOOD.replace("2\n", "+2.e0\n").encode(),
@@ -122,7 +122,7 @@ ROW = "1,2026-01-01,1\n"
 AT_DATE = "expected a day as yyyy-mm-dd in column 'date', got"
 AT_ID = "expected an integer of 1 to 18 digits in column 'customer_id', got"
 AT_USD = "expected a number within ±1e100 in column 'usd', got"
-ZIPPED = gzip.compress((HEADER + ROW * 20_000).encode(), compresslevel=0)
+ZIPPED = gzip.compress((HEADER + ROW * 20_000).encode(), compresslevel=0, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,13 @@ ZIPPED = gzip.compress((HEADER + ROW * 20_000).encode(), compresslevel=0)
         (HEADER + ROW + "1,0001-01-01,1\n" + ROW, 3, "expected a day less than 100,000 days"),
         ((HEADER + ROW).encode() + b"1,2026-01-0\xff,1\n", 3, "expected text in UTF-8, found"),
         ((HEADER + ROW).encode("utf-16"), 1, "expected text in UTF-8, found other bytes"),
-        (gzip.compress(b"\xfc," + HEADER.encode()), 1, "expected text in UTF-8, found other"),
-        (gzip.compress(b""), 1, "expected a header line, found an empty file"),
-        (gzip.compress((HEADER + ROW + ",,\n").encode()), 3, f"{AT_ID} ''"),
+        (
+            gzip.compress(b"\xfc," + HEADER.encode(), mtime=0),
+            1,
+            "expected text in UTF-8, found other",
+        ),
+        (gzip.compress(b"", mtime=0), 1, "expected a header line, found an empty file"),
+        (gzip.compress((HEADER + ROW + ",,\n").encode(), mtime=0), 3, f"{AT_ID} ''"),
     ],
     ids=lambda value: "long" if isinstance(value, str) and len(value) > 100 else None,
 )
