@@ -39,11 +39,11 @@ import numpy as np
 import numpy.typing as npt
 
 from demur_sim.engine.observer import Advantage
-from edge_observer import COLUMNS, Watch
+from edge_observer import COLUMNS, Place, Watch
 
 Table = npt.NDArray[np.int64]  #: [rounds, COLUMNS], of one device
 OBSERVER = Path(__file__).with_name("edge_observer.py")
-LONGEST_S = 3600.0
+LONGEST_S = 7200.0
 BARS = {300: 0.07, 1500: 0.035}  #: of |AUC − ½|, by the sends of a kind
 
 
@@ -162,17 +162,28 @@ def watch_devices(watches: Sequence[Watch]) -> list[Table]:
         return [np.load(out) for out in outs]
 
 
-def shared_out(watch: Watch, devices: int) -> list[Watch]:
-    """The same with the sends dealt to so many devices, which begin one after the other."""
-    return [
-        replace(
-            watch,
-            sends=watch.sends // devices,
-            seed=watch.seed * 1000 + number,
-            delay_s=number * watch.slot_ms / 1000 / devices,
+def shared_out(watch: Watch, devices: int, places: Sequence[Place] = ()) -> list[Watch]:
+    """The same with the sends dealt to so many devices, which begin one after the other.
+
+    Args:
+        watch: `sends` rounds with each kind of data, on all devices together.
+        devices: how many there are.
+        places: where they run, in turn; by default all where the watch says.
+    """
+    watches = []
+    for number in range(devices):
+        cpus, observer_cpu = places[number % len(places)] if places else watch.place
+        watches.append(
+            replace(
+                watch,
+                sends=watch.sends // devices,
+                seed=watch.seed * 1000 + number,
+                delay_s=number * watch.slot_ms / 1000 / devices,
+                cpus=cpus,
+                observer_cpu=observer_cpu,
+            )
         )
-        for number in range(devices)
-    ]
+    return watches
 
 
 @final
@@ -202,15 +213,18 @@ class Finding:
         )
 
 
-def judge(watch: Watch, *, devices: int) -> tuple[list[Finding], list[str]]:
+def judge(
+    watch: Watch, *, devices: int, places: Sequence[Place] = ()
+) -> tuple[list[Finding], list[str]]:
     """All comparisons of one watch, and what was not the same in every round.
 
     Args:
         watch: `sends` rounds with each kind of data, on all devices together.
         devices: watched at the same time.
+        places: as in `shared_out`.
     """
     bar = BARS[watch.sends]
-    tables = watch_devices(shared_out(watch, devices))
+    tables = watch_devices(shared_out(watch, devices, places))
     first = compare(tables, watch)
     complaints = unlike(tables, watch)
     doubted = {each.word for each in first if abs(each.off) > bar}
@@ -218,7 +232,7 @@ def judge(watch: Watch, *, devices: int) -> tuple[list[Finding], list[str]]:
     if doubted:
         words = (watch.words[0], *(word for word in watch.words[1:] if word in doubted))
         second = replace(watch, words=words, seed=watch.seed + 1)
-        tables = watch_devices(shared_out(second, devices))
+        tables = watch_devices(shared_out(second, devices, places))
         again = {(each.word, each.figure): each for each in compare(tables, second)}
         complaints += unlike(tables, second)
     findings = [

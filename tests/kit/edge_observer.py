@@ -52,6 +52,9 @@ HEIGHT = 28  #: of an image
 SYNTHETIC = 100  #: drawings that a feature map is fitted to
 
 
+Place = tuple[tuple[int, ...], int | None]  #: processors of a device, and that of its observer
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
@@ -69,6 +72,11 @@ class Watch:
     ack_ms: float = 5.0  #: from the report to its receipt
     gap_ms: float = 2.0  #: from the reaction to the next round
     delay_s: float = 0.0  #: before the first round
+
+    @property
+    def place(self) -> Place:
+        """Where it runs."""
+        return self.cpus, self.observer_cpu
 
     @property
     def command(self) -> str:
