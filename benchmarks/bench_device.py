@@ -47,8 +47,8 @@ from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.schema import DURABLE
 from demur_client.ledger.scope import Purse
 from demur_client.policy import OwnerPolicy
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import View, design_study
 from demur_proto.v1.report_pb2 import Report
 from demur_proto.wire.definition import Defined, define_round, define_study, report_id
@@ -89,7 +89,9 @@ def question(number: int) -> Defined[Round]:
     """A round of one coordinate."""
     features = [Feature(name="f")]
     return define_round(
-        next_round(STUDY, features, number=number, dimension=1, clip=1.0, answer_after_ms=SLOT_MS)
+        round_of(
+            STUDY, Linear(features, dimension=1, clip=1.0), number=number, answer_after_ms=SLOT_MS
+        )
     )
 
 

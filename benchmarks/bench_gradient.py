@@ -25,6 +25,7 @@ import numpy as np
 from demur_proto.errors import StateError, UnsupportedError
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition
+from demur_proto.queries import Gradient
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_proto.wire.definition import define_study
 from demur_sim.engine import processes as opening_processes
@@ -166,7 +167,7 @@ async def turns(workers: int) -> Rates:
     people = LabelledPeople.one_each(
         np.zeros((DEVICES, WIDE.inputs), dtype=np.uint8), np.zeros(DEVICES, dtype=np.int64)
     )
-    questions = Questions(population=people, clip=1.0, on_grid=False, grid_exponent=-14)
+    questions = Questions(population=people, grid_exponent=-14)
     model = ModelDefinition(architecture=WIDE, theta=np.zeros(WIDE.parameters))
     steps = study.base_sigma / study.noise_shares**0.5 * 2**14
     through, drawn, streamed = [], [], []
@@ -174,10 +175,10 @@ async def turns(workers: int) -> Rates:
         async with opening_processes.process_session(
             define_study(study), questions, seed=1, refusal=Refusal.COVER, workers=workers
         ) as session:
-            await session.ask_gradient(model)  # the first takes in data and code
+            await session.ask(Gradient.about(model))  # the first takes in data and code
             for _ in range(TURNS):
                 started = time.perf_counter()
-                await session.ask_gradient(model)
+                await session.ask(Gradient.about(model))
                 seconds = time.perf_counter() - started
                 through.append(DEVICES * WIDE.parameters / seconds)
                 drawn.append(drawing_floor(steps))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import anyio
 import numpy as np
 
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, RunningCount
 from demur_proto.running.segments import Segment
 from demur_sim.engine.cohort_session import CohortSession
 from demur_sim.engine.running_counts import Bunch
@@ -82,7 +82,7 @@ async def counted(
         wall, cpu = time.perf_counter(), time.process_time()
         for period in range(1, rounds + 1):
             asked = Feature(name=scenario.feature, parameters={"period": period})
-            release = await session.ask_prefix(asked, segment, admission=scenario.admission)
+            release = await session.ask(RunningCount(asked, segment, admission=scenario.admission))
             if period < people.periods:
                 segment = segment.after(release.number)
                 if isinstance(session, CohortSession) and period + 1 in (rounds, people.periods):

@@ -24,8 +24,8 @@ from demur_client.evaluator.base import Slot
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.slots import report_in_slot
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import View, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 
@@ -43,7 +43,7 @@ STUDY = define_study(
 
 def question(number: int, name: str) -> Defined[Round]:
     """A round of one coordinate."""
-    return define_round(next_round(STUDY, [Feature(name=name)], number=number))
+    return define_round(round_of(STUDY, Linear([Feature(name=name)]), number=number))
 
 
 def burning(path: Path) -> NoReturn:

@@ -7,10 +7,10 @@ import numpy as np
 
 from collector_process import MASTER_KEY
 from demur_proto.arrays import Integers
-from demur_proto.asking import next_round
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, View, design_study
 from demur_proto.transport.credentials import METADATA_KEY, NamedSecret, make_proofs, metadata_of
 from demur_proto.v1 import collector_pb2, report_pb2
@@ -68,7 +68,9 @@ def question(*, dimension: int = 1, rounds: int = 1) -> Question:
         )
     )
     asked = tuple(
-        define_round(next_round(study, [Feature(name="x")], number=n + 1, dimension=dimension))
+        define_round(
+            round_of(study, Linear([Feature(name="x")], dimension=dimension), number=n + 1)
+        )
         for n in range(rounds)
     )
     return Question(study=study, rounds=asked)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import anyio
 
+from demur_proto.queries import Feature, Linear
 from demur_proto.release import Release
-from demur_proto.round import Feature
 from demur_sim.engine.session import Session
 from demur_sim.engine.simulation import open_session
 from demur_sim.scenario import load_scenario
@@ -47,15 +47,15 @@ async def follow(session: Session) -> None:
 
 async def investigate(session: Session) -> Learned:
     """Ask, learn, ask on."""
-    counts = {day: await session.ask(bought(day)) for day in DAYS}
+    counts = {day: await session.ask(Linear([bought(day)], on_grid=True)) for day in DAYS}
     day = max(counts, key=lambda day: counts[day].estimate[0])
-    buyers = await session.ask(bought(day))
+    buyers = await session.ask(Linear([bought(day)], on_grid=True))
 
     spenders = {}
     low, high = 0.0, HIGHEST
     for _ in range(HALVINGS):
         dollars = (low + high) / 2
-        spenders[dollars] = await session.ask(spent(day, dollars))
+        spenders[dollars] = await session.ask(Linear([spent(day, dollars)], on_grid=True))
         if spenders[dollars].estimate[0] > buyers.estimate[0] / 2:
             low = dollars
         else:

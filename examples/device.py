@@ -20,7 +20,7 @@ from demur_client.evaluator.opening import DeployedEvaluator, open_evaluator
 from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Values
 from demur_proto.errors import ConnectionLost, DemurError, NotFoundError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.transport.credentials import read_token
 
 POLICY = OwnerPolicy()  # what its owner agrees to

@@ -6,6 +6,7 @@ ParameterError that says which argument, what came and what was expected. An obj
 is as it was before. What is not in the table fails, so new functions have to be added.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -23,7 +24,7 @@ from demur_client import connection, policy
 from demur_client.budget import charges, decide, filters, odometers, running_counts
 from demur_client.ledger import scope
 from demur_client.sources import sql
-from demur_proto import asking, everyone, round, study
+from demur_proto import everyone, queries, round, study
 from demur_proto.accounting import (
     calibration,
     conversions,
@@ -54,6 +55,10 @@ from demur_proto.mechanisms.for_study import gaussian as study_gaussian
 from demur_proto.mechanisms.for_study import laplace as study_laplace
 from demur_proto.models import architectures, definition, features, layers, whitened_gradients
 from demur_proto.models import base as models_base
+from demur_proto.queries import base as queries_base
+from demur_proto.queries import error_count, halt_count, histogram, linear, running_count
+from demur_proto.queries import gradient as queries_gradient
+from demur_proto.queries import registry as queries_registry
 from demur_proto.running import estimates, factorisations, following, segments
 from demur_proto.samplers import exact
 from demur_proto.samplers import gaussian as samplers_gaussian
@@ -70,7 +75,14 @@ from demur_sim.planning import model
 MODULES: tuple[ModuleType, ...] = (
     samplers_laplace,
     intervals,
-    asking,
+    error_count,
+    queries_gradient,
+    halt_count,
+    histogram,
+    linear,
+    running_count,
+    queries_base,
+    queries_registry,
     targets,
     calibration,
     pure,
@@ -185,8 +197,8 @@ STUDY = study.design_study(
     horizon=546,
 )
 DEFINED = define_study(STUDY)
-FEATURE = round.Feature(name="active", parameters={"period": 3.0})
-LINEAR = round.Linear(
+FEATURE = queries.Feature(name="active", parameters={"period": 3.0})
+LINEAR = queries.Linear(
     features=(FEATURE,),
     dimension=1,
     clip=1.0,
@@ -194,15 +206,15 @@ LINEAR = round.Linear(
     grid_exponent=-7,
     on_grid=True,
 )
-GRADIENT = round.Gradient(
+GRADIENT = queries.Gradient(
     model_hash=bytes(32), dimension=1, clip=1.0, sigma=STUDY.base_sigma, grid_exponent=-15
 )
-ROUND = asking.round_of(DEFINED, LINEAR, number=1)
+ROUND = round.round_of(DEFINED, LINEAR, number=1)
 SEGMENT = segments.Segment(horizon=30, cohort=1000)
-PREFIX = round.Prefix(
+PREFIX = queries.RunningCount(
     feature=FEATURE, segment=SEGMENT.begun(1), bound=1, sigma=20.0, grid_exponent=-14
 )
-HALTS = round.HaltCount(
+HALTS = queries.HaltCount(
     halted_study=bytes(32), segment=SEGMENT.begun(1), sigma=20.0, grid_exponent=-14
 )
 FACTORS: dict[str, Callable[[], Any]] = {
@@ -215,9 +227,18 @@ HISTOGRAMS = histograms.design_histogram_study(
 )
 HISTOGRAM: dict[str, Any] = {
     "categories": 64,
-    "mechanism": round.Randomiser.OLH,
+    "mechanism": registry.Randomiser.OLH,
     "epsilon": 1.0,
 }
+KINDS = {
+    f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}": kind
+    for kind in queries_registry.KINDS.values()
+}
+QUERY_METHODS = (
+    *("at", "check_affordable", "check_family", "check_kind", "check_model", "check_purpose"),
+    *("check_round", "check_stated", "fitted", "guarantee_in", "in_study", "mechanism_in", "read"),
+    *("value_of", "weight_in", "weighted", "word_type_in", "write"),
+)
 LOSSES = targets.PureLosses().plus(0.01, rounds=100)
 
 
@@ -302,54 +323,6 @@ EXAMPLES: dict[str, Example] = {
     "intervals.supremum_failure": example(radius=1.0, dimension=3, two_sided=True),
     "intervals.supremum_radius": example(dimension=3, failure=0.1),
     "intervals.supremum_radius_bound": example(dimension=3, failure=0.1),
-    "asking.next_error_count": example(
-        study=define_study(dataclasses.replace(DEFINED.value, purpose=Purpose.ERRORS)),
-        model_hash=bytes(32),
-        number=1,
-        parameters=1,
-        on_grid=True,
-        sigma=20.0,
-        grid_exponent=-15,
-        answer_after_ms=0,
-        close_unix_ms=0,
-        signed=["grid_exponent"],
-    ),
-    "asking.next_gradient": example(
-        study=DEFINED,
-        model_hash=bytes(32),
-        number=1,
-        dimension=1,
-        clip=1.0,
-        sigma=20.0,
-        grid_exponent=-15,
-        answer_after_ms=0,
-        close_unix_ms=0,
-        signed=["grid_exponent"],
-    ),
-    "asking.next_halt_count": example(
-        study=define_study(dataclasses.replace(DEFINED.value, purpose=Purpose.HALTS)),
-        halted_study=bytes(32),
-        segment=SEGMENT,
-        number=1,
-        sigma=20.0,
-        grid_exponent=-14,
-        answer_after_ms=0,
-        close_unix_ms=0,
-        signed=["grid_exponent"],
-    ),
-    "asking.next_prefix": example(
-        study=DEFINED,
-        feature=FEATURE,
-        segment=SEGMENT,
-        number=1,
-        bound=1,
-        admission=segments.Admission.COMMIT,
-        sigma=20.0,
-        grid_exponent=-14,
-        answer_after_ms=0,
-        close_unix_ms=0,
-        signed=["grid_exponent"],
-    ),
     "segments.Segment": Example(valid=fields(SEGMENT)),
     "segments.Segment.after": example(on=lambda: SEGMENT, number=3),
     "segments.Segment.begun": example(on=lambda: SEGMENT, number=3),
@@ -403,8 +376,8 @@ EXAMPLES: dict[str, Example] = {
             "share": 0.5,
         }
     ),
-    "round.Prefix": example(**fields(PREFIX), signed=["grid_exponent"]),
-    "round.HaltCount": example(**fields(HALTS), signed=["grid_exponent"]),
+    "running_count.RunningCount": example(**fields(PREFIX), signed=["grid_exponent"]),
+    "halt_count.HaltCount": example(**fields(HALTS), signed=["grid_exponent"]),
     "filters.Filter.commit": example(
         on=one_filter,
         change=1,
@@ -414,28 +387,6 @@ EXAMPLES: dict[str, Example] = {
         weight=1,
         beside=(),
         signed=["change", "cross"],
-    ),
-    "asking.next_histogram": example(
-        study=define_study(HISTOGRAMS),
-        feature=FEATURE,
-        number=1,
-        **HISTOGRAM,
-        answer_after_ms=0,
-        close_unix_ms=0,
-    ),
-    "asking.next_round": example(
-        study=DEFINED,
-        features=[FEATURE],
-        weights=[[1.0]],
-        number=1,
-        dimension=1,
-        clip=1.0,
-        on_grid=True,
-        sigma=20.0,
-        grid_exponent=-7,
-        answer_after_ms=0,
-        close_unix_ms=0,
-        signed=["grid_exponent"],
     ),
     "targets.PureLosses": example(total=Fraction(1), squares=Fraction(1), drift=Fraction(1)),
     "targets.PureLosses.plus": example(on=lambda: LOSSES, epsilon=0.1, rounds=2),
@@ -505,7 +456,7 @@ EXAMPLES: dict[str, Example] = {
         **TARGET,
         minimum_cohort=1000,
         categories=64,
-        mechanism=round.Randomiser.OUE,
+        mechanism=registry.Randomiser.OUE,
         answers=10,
         policy=Policy.SKIP,
         horizon=546,
@@ -515,7 +466,7 @@ EXAMPLES: dict[str, Example] = {
         **TARGET,
         minimum_cohort=1000,
         categories=64,
-        mechanism=round.Randomiser.OUE,
+        mechanism=registry.Randomiser.OUE,
         each=0.1,
         measures=(Measure.PURE,),
         policy=Policy.SKIP,
@@ -523,7 +474,7 @@ EXAMPLES: dict[str, Example] = {
         aliases={"each": "epsilon"},
     ),
     "histograms.epsilon_for_answers": example(
-        study=HISTOGRAMS, mechanism=round.Randomiser.OLH, categories=64, answers=10
+        study=HISTOGRAMS, mechanism=registry.Randomiser.OLH, categories=64, answers=10
     ),
     "conversions.pair_epsilon_delta": example(epsilon=1.0, delta=1e-6),
     "conversions.pair_mu": example(mu=1.0),
@@ -551,22 +502,44 @@ EXAMPLES: dict[str, Example] = {
         bound=1.0, order=2.0, delta=0.1, grade="improved", infinite=True
     ),
     "conversions.zcdp_renyi": example(rho=1.0, order=2.0, infinite=True),
-    "round.ErrorCount": example(
+    "error_count.ErrorCount": example(
         model_hash=bytes(32),
+        model=None,
         parameters=1,
         sigma=20.0,
         grid_exponent=-15,
         on_grid=False,
         signed=["grid_exponent"],
     ),
-    "round.Feature": example(
+    "base.Feature": example(
         name="x", parameters={"a": 1.0}, signed=["parameters"], aliases={"parameters": "a"}
     ),
-    "round.Gradient": example(**fields(GRADIENT), signed=["grid_exponent"]),
-    "round.Histogram": example(feature=FEATURE, **HISTOGRAM, size=3),
-    "round.Linear": example(**fields(LINEAR), signed=["grid_exponent"]),
+    "gradient.Gradient": example(**fields(GRADIENT), signed=["grid_exponent"]),
+    "histogram.Histogram": example(feature=FEATURE, **HISTOGRAM, size=3),
+    "linear.Linear": example(**fields(LINEAR), signed=["grid_exponent"]),
     "round.Round": example(**fields(ROUND)),
-    "round.check_grid": example(
+    "round.round_of": example(
+        study=DEFINED, query=LINEAR, number=1, answer_after_ms=0, close_unix_ms=0
+    ),
+    **{
+        f"{name}.about": example(
+            on=functools.partial(lambda kind: kind, kind),
+            model=definition.define_model(
+                definition.ModelDefinition(
+                    architecture=architectures.Softmax(inputs=1, classes=2), theta=np.zeros(4)
+                )
+            ),
+            **told,
+            sigma=20.0,
+            grid_exponent=-15,
+            signed=["grid_exponent"],
+        )
+        for name, kind, told in (
+            ("gradient.Gradient", queries.Gradient, {"clip": 1.0}),
+            ("error_count.ErrorCount", queries.ErrorCount, {"on_grid": False}),
+        )
+    },
+    "base.check_grid": example(
         exponent=-14, clip=1.0, dimension=1, on_grid=False, signed=["exponent"], aliases=STEPS
     ),
     "study.Study": example(**fields(STUDY), signed=["base_grid_exponent"]),
@@ -1035,8 +1008,12 @@ ELSEWHERE = {
     "filters.Filter.within": "takes a budget",
     "filters.RenyiFilter.within": "takes a budget",
     "filters.spend_all": "takes filters; it has a test of its own below",
-    "asking.check_affordable": "takes a round, whose own tests refuse bad numbers",
-    "asking.round_of": "takes a query; the numbers of the round are those of the two above",
+    **{
+        f"{short_name}.{method}": "takes a study, a round, a message or a person's value"
+        for short_name, kind in KINDS.items()
+        for method in QUERY_METHODS
+        if hasattr(kind, method)
+    },
     "gaussian.GaussianLinear.clipped": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.encode": "takes people's values, of which any may be wrong",
     "gaussian.GaussianLinear.encode_within": "takes people's values, of which any may be wrong",
@@ -1089,18 +1066,11 @@ ELSEWHERE = {
     },
     "gaussian.RoundedGaussianSampler": SAMPLERS,
     "gaussian.RoundedGaussianSampler.draw": SAMPLERS,
-    "registry.check_family": "takes a study and a kind of query",
-    "registry.check_kind": "takes a study and a kind of query",
-    "registry.check_purpose": "takes a study and a kind of query",
-    "registry.guarantee_for": "takes a study and a query",
     "registry.mechanism_for": "takes a study and a round",
-    "registry.mechanism_of": "takes a study and a query",
-    "registry.randomiser_of": "takes a query",
-    "registry.report_length_of": "takes a query",
+    "registry.read_query": "takes a message",
     "registry.room_of": "takes a mechanism",
-    "registry.sized": "takes a query",
-    "registry.weight_of": "takes a study and a query",
-    "registry.word_type_of": "takes a study and a query",
+    "registry.randomiser": "takes what a histogram has; its own constructor is above",
+    "registry.size_of": "takes a mechanism",
     "categorical.check_reports": "takes reports",
     "categorical.check_sums": "takes sums",
     "categorical.check_symbol": "a check; mechanisms' charges are asked for wrong symbols",
@@ -1155,7 +1125,10 @@ HELPERS = {
     "divergences": "zcdp_supremum",
     "factorisations": "check_factors",
     "float_cohort": "FloatCohort FloatCohort.model FloatCohort.noisy_sum FloatCohort.restore float_statement in_real_arithmetic",
-    "following": "check_payable most_cost",
+    "segments": "Segment.read",
+    "base": "Feature.read Noise bound_of check_feature check_size defined",
+    "halt_count": "check_payable most_cost",
+    "linear": "Weights Weights.apply Weights.of Weights.unpacked",
     "gaussian": "GaussianLevels GaussianLevels.discrete GaussianLevels.draw GaussianLevels.rounded check_width discrete_table rounded_table",
     "intervals": "Intervals.interval_at no_numbers",
     "labelled": "idx_bytes read_idx read_labelled_csv read_labelled_idx read_labelled_npz",
@@ -1163,7 +1136,7 @@ HELPERS = {
     "levels": "Answers answers_of coins estimates_of interval_counts levels_of noise_error run_levels",
     "memoised": "Memo Memo.check Memo.load Memo.save Noise bits_chain check_memoised frequencies_of largest_own log_up response run_memoised symbols_chain",
     "model": "Model Weights Weights.of change_truncation check_kind model_of",
-    "round": "Weights Weights.apply Weights.of Weights.unpacked",
+    "round": "check_query",
     "running_counts": "RunningState RunningState.after RunningState.answer RunningState.check Told count_of",
     "sql": "TableSource TableSource.evaluate check_features query_of",
 }
@@ -1248,8 +1221,9 @@ def faults(value: Any, *, infinite: bool) -> Iterator[str]:
         case _ if dataclasses.is_dataclass(value):
             kinds = inspect.getmembers(type(value), lambda member: isinstance(member, property))
             for name in [each.name for each in dataclasses.fields(value)] + [n for n, _ in kinds]:
-                for fault in faults(getattr(value, name), infinite=infinite):
-                    yield f"{fault} in {name}"
+                with contextlib.suppress(ParameterError):  # a documented refusal
+                    for fault in faults(getattr(value, name), infinite=infinite):
+                        yield f"{fault} in {name}"
 
 
 def hostile(name: str, parameter: str) -> Iterator[tuple[Any, bool]]:
@@ -1272,11 +1246,10 @@ def hostile(name: str, parameter: str) -> Iterator[tuple[Any, bool]]:
 
 
 NULLABLE = (
-    "asking.next_round",
-    "asking.next_error_count",
-    "asking.next_gradient",
-    "asking.next_halt_count",
-    "asking.next_prefix",
+    *KINDS,
+    "gradient.Gradient.about",
+    "error_count.ErrorCount.about",
+    "segments.check_counting",
     "optimisers.Rate",
     "model.Truncation",
 )  #: None stands for a default there

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from demur_client.ledger.file import LedgerFile
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import View, design_study
 from demur_proto.wire.definition import define_study
 from demur_server.admin.admin import make_tokens
-from demur_server.blocking import open_notebook
+from demur_server.blocking import BlockingAnalyst
 from demur_server.store.inspect import sqlite_door
 from demur_sim.datasets.events import load_cdnow
 from serve_kit import serving
@@ -170,9 +170,11 @@ def test_device_py_enrols_and_answers_every_round_of_a_running_collector(tmp_pat
             for command, days in zip(commands, (["3", "5"], []), strict=True):
                 device = running.enter_context(subprocess.Popen([*command, "--active", *days]))
                 running.callback(device.kill)
-            with open_notebook(server.analysts, study, credential=server.analyst) as notebook:
-                known = notebook.ask(today, on_grid=True)
-                unknown = notebook.ask(Feature(name="other"))
+            with BlockingAnalyst.connect(
+                server.analysts, study, credential=server.analyst
+            ) as notebook:
+                known = notebook.ask(Linear([today], on_grid=True))
+                unknown = notebook.ask(Linear([Feature(name="other")]))
         again = subprocess.run(commands[0], capture_output=True, text=True, timeout=60, check=False)
 
     assert (known.reports, unknown.reports) == (2, 2)
@@ -197,13 +199,13 @@ def test_embed_py_answers_while_its_app_runs_and_remembers_when_it_starts_again(
         (tmp_path / "token").write_text(token)
         command += [server.devices, "token"]
         with (
-            open_notebook(server.analysts, study, credential=server.analyst) as notebook,
+            BlockingAnalyst.connect(server.analysts, study, credential=server.analyst) as notebook,
             subprocess.Popen(
                 command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             ) as device,
         ):
             asked = Feature(name="active", parameters={"period": 3.0})
-            assert notebook.ask(asked, on_grid=True).reports == 1
+            assert notebook.ask(Linear([asked], on_grid=True)).reports == 1
             out, _ = device.communicate("\n", timeout=60)
         again = subprocess.run(  # its token is used, and it needs none
             command,

@@ -29,7 +29,8 @@ from demur_proto.errors import (
     WireError,
 )
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import ModelQuery, Round
+from demur_proto.queries import ModelQuery
+from demur_proto.round import Round
 from demur_proto.samplers.base import Sampler
 from demur_proto.study import Study
 from demur_proto.transport.calls import CALL_S, PEER, calling

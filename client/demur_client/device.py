@@ -17,11 +17,13 @@ from demur_proto.arrays import Flags, Values, Words
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.models.definition import DefinedModel
-from demur_proto.models.gradients import check_model, model_of
-from demur_proto.round import CountingQuery, HaltCount, ModelQuery, Round
-from demur_proto.running.following import check_follows, check_payable
+from demur_proto.models.gradients import model_of
+from demur_proto.queries import CountingQuery, HaltCount, ModelQuery
+from demur_proto.queries.halt_count import check_payable
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round
+from demur_proto.running.following import check_follows
 from demur_proto.samplers.base import Sampler
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Purpose, Study
@@ -146,7 +148,7 @@ class Device:
         if isinstance(query, ModelQuery):  # refused before any data are looked at
             if model is None:
                 raise ParameterError("model", model, "the one that the round names")
-            check_model(model, query)
+            query.check_model(model)
             model_of(model.value)
         return evaluate_round(query, model, self.source, noted=noted)
 

@@ -9,17 +9,18 @@ from typing import Any
 from demur_client.ledger.base import Answered, Ledger
 from demur_proto.errors import DemurError
 from demur_proto.guarantee import guarantee_of, largest_report_mu
-from demur_proto.round import (
+from demur_proto.queries import (
     CountingQuery,
     Feature,
     Gradient,
     HaltCount,
     Histogram,
+    Linear,
     ModelQuery,
-    Prefix,
     Query,
-    Round,
+    RunningCount,
 )
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, read_round
 
@@ -70,7 +71,7 @@ def explained(ledger: Ledger, study: Defined[Study]) -> list[Explained]:
 def question(query: Query) -> str:
     """What a round asks, in words.
 
-    >>> from demur_proto.round import Randomiser
+    >>> from demur_proto.mechanisms.registry import Randomiser
     >>> question(Histogram(feature=Feature(name="app"), categories=8, mechanism=Randomiser.KRR,
     ...                    epsilon=1.0))
     'which of 8 categories is app, by krr, epsilon 1'
@@ -94,16 +95,18 @@ def question(query: Query) -> str:
             else f"which of {query.categories} categories is {names}"
         )
         return f"{asked}, by {query.mechanism}, epsilon {query.epsilon:g}"
-    if isinstance(query, Prefix):
+    if isinstance(query, RunningCount):
         return f"changes of {names}, from 0 to {query.bound}, {_position(query)}"
+    if not isinstance(query, Linear):
+        return names
     if query.weights is not None:
         names = f"{query.dimension} weighted {'sums' if query.dimension > 1 else 'sum'} of {names}"
-    return f"{names}, clipped to {query.clip:g}, noise {query.sigma:.3g}"
+    return f"{names}, clipped to {query.clip:g}, noise {query.noise.sigma:.3g}"
 
 
 def _position(query: CountingQuery) -> str:
     segment = query.segment
-    return f"round {segment.position} of {segment.horizon}, noise {query.sigma:.3g}"
+    return f"round {segment.position} of {segment.horizon}, noise {query.noise.sigma:.3g}"
 
 
 def feature_text(feature: Feature) -> str:

@@ -11,13 +11,14 @@ import grpc
 from demur_proto.checks import check_integer
 from demur_proto.errors import ConnectionLost, NotFoundError, WireError
 from demur_proto.models.definition import MODEL_TAG, DefinedModel, read_model
-from demur_proto.models.gradients import check_model, model_of
-from demur_proto.round import ModelQuery
+from demur_proto.models.gradients import model_of
+from demur_proto.queries import ModelQuery
 from demur_proto.transport.calls import PEER, calling
 from demur_proto.transport.credentials import Credential, metadata_of
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
-from demur_proto.wire.definition import PROTOCOL_VERSION, hash_definition
+from demur_proto.wire.definition import PROTOCOL_VERSION
 from demur_proto.wire.frames import Pieces, largest_definition
+from demur_proto.wire.hmacs import hash_definition
 
 FETCH_S = 300.0  #: deadline of fetching a model
 KEPT = 2  #: models that a device keeps: this round's and the last one's
@@ -59,7 +60,7 @@ async def fetch_model(
     if hash_definition(MODEL_TAG, definition) != query.model_hash:
         raise WireError(f"{PEER} sent another model than the one that the round names")
     model = read_model(definition)
-    check_model(model, query)
+    query.check_model(model)
     return model
 
 
@@ -95,7 +96,7 @@ class ModelCache:
                 model = await fetch_model(channel, query, credential=credential)
             except NotFoundError as error:
                 raise ConnectionLost(f"the round closed before its model came: {error}") from None
-        check_model(model, query)
+        query.check_model(model)
         model_of(model.value)
         self._models[query.model_hash] = model
         while len(self._models) > self._most:

@@ -17,31 +17,18 @@ from demur_proto.accounting import conversions
 from demur_proto.accounting.numerics import ceil_float, text_up
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError, PolicyError
-from demur_proto.round import (
-    DEFAULT_SLOT_MS,
-    ErrorCount,
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import (
     GaussianQuery,
-    Gradient,
-    HaltCount,
     Histogram,
-    Linear,
-    Prefix,
-    Randomiser,
-    Round,
 )
+from demur_proto.queries.base import GAUSSIAN
+from demur_proto.queries.registry import KINDS
+from demur_proto.round import DEFAULT_SLOT_MS, Round
 from demur_proto.study import Measure, Study, View
 from demur_proto.wire.definition import Defined
 
-GAUSSIAN = "gaussian"
 MECHANISMS = (GAUSSIAN, *Randomiser)
-QUESTIONS = {
-    "linear": Linear,
-    "histogram": Histogram,
-    "gradient": Gradient,
-    "error_count": ErrorCount,
-    "prefix": Prefix,
-    "halt_count": HaltCount,
-}
 VIEWS = tuple(View)
 DAY = timedelta(days=1)
 LARGEST_EPSILON = 1e15  #: for which budgets can be compared
@@ -101,7 +88,7 @@ class OwnerPolicy:
     opt_out: bool = False  #: take part in nothing
     views: tuple[View, ...] = (View.LOCAL,)  #: whoever trusts the collector adds aggregate
     mechanisms: tuple[str, ...] = MECHANISMS  #: gaussian, and the randomisers of histograms
-    questions: tuple[str, ...] = tuple(QUESTIONS)  #: kinds of round that are answered
+    questions: tuple[str, ...] = tuple(KINDS)  #: kinds of round that are answered
     largest_epsilon: float = 4.0  #: of one study, nats, zero-out
     largest_delta: float = 1e-5  #: of one study, and of all together
     lifetime_epsilon: float = 8.0  #: of all studies together, nats, at `largest_delta`
@@ -126,7 +113,7 @@ class OwnerPolicy:
         for name, known in (
             ("views", VIEWS),
             ("mechanisms", MECHANISMS),
-            ("questions", tuple(QUESTIONS)),
+            ("questions", tuple(KINDS)),
         ):
             if not getattr(self, name):
                 raise ParameterError(name, [], f"at least one of {', '.join(known)}")
@@ -203,21 +190,20 @@ class OwnerPolicy:
         """
         query, slot_ms = asked.value.query, asked.value.answer_after_ms
         where = f"round {asked.value.number}"
-        if not isinstance(query, tuple(QUESTIONS[each] for each in self.questions)):
-            kind = next(name for name, each in QUESTIONS.items() if isinstance(query, each))
+        kind = query.wire_name
+        if kind not in self.questions:
             raise PolicyError(f"{where} is refused: it is of the kind {kind} (questions)")
         if isinstance(query, GaussianQuery):
-            mechanism, noise = GAUSSIAN, Fraction(query.sigma) / Fraction(query.clip)
+            noise = Fraction(query.noise.sigma) / Fraction(query.clip)
             if noise < Fraction(self.smallest_sigma):
                 reason = (
                     f"its noise is {float(noise):g} times its clip, below {self.smallest_sigma:g}"
                 )
                 raise PolicyError(f"{where} is refused: {reason} (smallest_sigma)")
-        else:
-            mechanism = str(query.mechanism)
-            if query.epsilon > self.largest_round_epsilon:
-                reason = f"its epsilon {query.epsilon:g} is above {self.largest_round_epsilon:g}"
-                raise PolicyError(f"{where} is refused: {reason} (largest_round_epsilon)")
+        elif isinstance(query, Histogram) and query.epsilon > self.largest_round_epsilon:
+            reason = f"its epsilon {query.epsilon:g} is above {self.largest_round_epsilon:g}"
+            raise PolicyError(f"{where} is refused: {reason} (largest_round_epsilon)")
+        mechanism = query.mechanism_name
         if mechanism not in self.mechanisms:
             raise PolicyError(f"{where} is refused: its mechanism is {mechanism} (mechanisms)")
         if slot_ms < self.shortest_slot_ms:

@@ -1,8 +1,12 @@
 """Range checks shared by every value that must be valid from birth."""
 
 import sys
+from collections.abc import Mapping
+from typing import TypeVar
 
-from demur_proto.errors import ParameterError
+from demur_proto.errors import ParameterError, UnsupportedError
+
+Key = TypeVar("Key")
 
 
 def check_positive(name: str, value: float) -> None:
@@ -33,3 +37,15 @@ def check_hash(name: str, value: bytes) -> None:
     """Refuse what is not 32 bytes."""
     if not isinstance(value, bytes) or len(value) != 32:
         raise ParameterError(name, value, "a SHA-256 hash of 32 bytes")
+
+
+def named(names: Mapping[Key, int], stated: int, field: str) -> Key:
+    """What a number of the schema stands for.
+
+    Raises:
+        UnsupportedError: nothing that this version knows.
+    """
+    for value, number in names.items():
+        if number == stated:
+            return value
+    raise UnsupportedError(f"{field} {stated} is not supported by this version")

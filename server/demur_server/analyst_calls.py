@@ -4,8 +4,8 @@ import grpc
 
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import StateError, WireError
+from demur_proto.queries import RunningCount
 from demur_proto.release import Release
-from demur_proto.round import Prefix
 from demur_proto.study import Study
 from demur_proto.transport.calls import CALL_S, PEER, calling
 from demur_proto.transport.channels import ClientTls, open_channel
@@ -80,7 +80,7 @@ async def last_count(
     feature: str,
     *,
     metadata: Metadata,
-) -> tuple[tuple[Prefix, Release] | None, tuple[str, ...]]:
+) -> tuple[tuple[RunningCount, Release] | None, tuple[str, ...]]:
     """What the newest running count of a feature asked last, and its release.
 
     Before any it is None, and beside it are the features that the study does have running counts of,
@@ -97,7 +97,7 @@ async def last_count(
             async for response in call:
                 asked = read_round(response.definition, study=study)
                 query = asked.value.query
-                if not isinstance(query, Prefix):
+                if not isinstance(query, RunningCount):
                     continue
                 if query.feature.name == feature:
                     break

@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache, partial
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from demur_proto.queries import Query, RunningCount
 from demur_proto.release import Release
-from demur_proto.round import DEFAULT_SLOT_MS, Feature, Prefix, Randomiser, Round
-from demur_proto.running.segments import Admission, Segment
+from demur_proto.round import DEFAULT_SLOT_MS, Round
 from demur_proto.study import Study
 from demur_proto.transport.channels import ClientTls
 from demur_proto.transport.credentials import NamedSecret
@@ -29,10 +29,10 @@ END_S = 5.0  #: how long what was cancelled may take to end
 Value = TypeVar("Value")
 
 
-class Notebook:
+class BlockingAnalyst:
     """One analyst, one study, and calls that return when they are done.
 
-    Made by `open_notebook`. Its event loop runs on a thread of its own, so it works where another
+    Made by `BlockingAnalyst.connect`. Its event loop runs on a thread of its own, so it works where another
     loop runs already, as in a notebook. An interrupt (Ctrl-C, or "stop" in a notebook) ends the
     call that waits and nothing else: a round that was opened stays open.
     """
@@ -41,171 +41,63 @@ class Notebook:
         self._portal = portal
         self._analyst = analyst
 
+    @classmethod
+    @contextmanager
+    def connect(
+        cls,
+        target: str,
+        study: Study | str | None = None,
+        *,
+        credential: NamedSecret | None = None,
+        tls: ClientTls | None = None,
+        insecure_plaintext: bool = False,
+        answer_after_ms: int = DEFAULT_SLOT_MS,
+    ) -> "Iterator[BlockingAnalyst]":
+        """Connect to a collector for as long as the block lasts.
+
+        Args:
+            target: the collector's analyst port, `HOST:PORT`.
+            study: a contract to fix, unless it is fixed already; or the name or hash of a study to go
+                on with; None for the only one there is.
+            credential: an analyst's; None where the collector takes questions from anybody.
+            tls: how to know the collector; None for plaintext, which stays on this machine.
+            insecure_plaintext: allow plaintext to another machine; see `Analyst.create`.
+            answer_after_ms: when devices send, after they received a round; likewise.
+
+        Raises:
+            DemurError: see `Analyst.create` and `Analyst.resume`.
+        """
+        reached: dict[str, Any] = {
+            "credential": credential,
+            "tls": tls,
+            "insecure_plaintext": insecure_plaintext,
+            "answer_after_ms": answer_after_ms,
+        }
+        made: AbstractAsyncContextManager[Analyst]
+        if isinstance(study, Study):
+            made = Analyst.create(target, study, **reached)
+        else:
+            made = Analyst.resume(target, study, **reached)
+        portal = _portal()
+        with portal.wrap_async_context_manager(made) as analyst:
+            yield cls(portal, analyst)
+
     @property
     def study(self) -> Defined[Study]:
         """What devices must pin."""
         return self._analyst.study
 
-    def ask(
-        self,
-        *features: Feature,
-        dimension: int | None = None,
-        weights: Sequence[Sequence[float]] | None = None,
-        clip: float = 1.0,
-        on_grid: bool = False,
-        reports: int | None = None,
-        timeout_s: float = 60.0,
-    ) -> Release:
+    def ask(self, query: Query, *, reports: int | None = None, timeout_s: float = 60.0) -> Release:
         """Ask a question, wait for the reports, and return the release; `Analyst.ask`."""
-        return self._call(
-            partial(
-                self._analyst.ask,
-                *features,
-                dimension=dimension,
-                weights=weights,
-                clip=clip,
-                on_grid=on_grid,
-                reports=reports,
-                timeout_s=timeout_s,
-            )
-        )
+        return self._call(partial(self._analyst.ask, query, reports=reports, timeout_s=timeout_s))
 
-    def open(
-        self,
-        *features: Feature,
-        dimension: int | None = None,
-        weights: Sequence[Sequence[float]] | None = None,
-        clip: float = 1.0,
-        on_grid: bool = False,
-    ) -> Defined[Round]:
+    def open(self, query: Query) -> Defined[Round]:
         """Put a question to every device; `Analyst.open`."""
-        return self._call(
-            partial(
-                self._analyst.open,
-                *features,
-                dimension=dimension,
-                weights=weights,
-                clip=clip,
-                on_grid=on_grid,
-            )
-        )
+        return self._call(partial(self._analyst.open, query))
 
-    def ask_histogram(
-        self,
-        feature: Feature,
-        *,
-        categories: int,
-        mechanism: Randomiser,
-        epsilon: float,
-        reports: int | None = None,
-        timeout_s: float = 60.0,
-    ) -> Release:
-        """Ask for categories, and return the release with their counts; `Analyst.ask_histogram`."""
-        return self._call(
-            partial(
-                self._analyst.ask_histogram,
-                feature,
-                categories=categories,
-                mechanism=mechanism,
-                epsilon=epsilon,
-                reports=reports,
-                timeout_s=timeout_s,
-            )
-        )
-
-    def open_histogram(
-        self,
-        feature: Feature,
-        *,
-        categories: int,
-        mechanism: Randomiser,
-        epsilon: float,
-    ) -> Defined[Round]:
-        """Ask every device for its owner's category; `Analyst.open_histogram`."""
-        return self._call(
-            partial(
-                self._analyst.open_histogram,
-                feature,
-                categories=categories,
-                mechanism=mechanism,
-                epsilon=epsilon,
-            )
-        )
-
-    def next_of(self, feature: str) -> Prefix | None:
+    def next_of(self, feature: str) -> RunningCount | None:
         """What the next round of a feature's running count asks; `Analyst.next_of`."""
         return self._call(partial(self._analyst.next_of, feature))
-
-    def ask_prefix(
-        self,
-        feature: Feature,
-        segment: Segment,
-        *,
-        bound: int = 1,
-        admission: Admission = Admission.COMMIT,
-        reports: int | None = None,
-        timeout_s: float = 60.0,
-    ) -> Release:
-        """Ask what has changed, and return the running count; `Analyst.ask_prefix`."""
-        return self._call(
-            partial(
-                self._analyst.ask_prefix,
-                feature,
-                segment,
-                bound=bound,
-                admission=admission,
-                reports=reports,
-                timeout_s=timeout_s,
-            )
-        )
-
-    def open_prefix(
-        self,
-        feature: Feature,
-        segment: Segment,
-        *,
-        bound: int = 1,
-        admission: Admission = Admission.COMMIT,
-    ) -> Defined[Round]:
-        """Ask every device what has changed in its owner's state; `Analyst.open_prefix`."""
-        return self._call(
-            partial(
-                self._analyst.open_prefix,
-                feature,
-                segment,
-                bound=bound,
-                admission=admission,
-            )
-        )
-
-    def ask_halt_count(
-        self,
-        halted_study: bytes,
-        segment: Segment,
-        *,
-        reports: int | None = None,
-        timeout_s: float = 60.0,
-    ) -> Release:
-        """Ask who gave another study less than their value; `Analyst.ask_halt_count`."""
-        return self._call(
-            partial(
-                self._analyst.ask_halt_count,
-                halted_study,
-                segment,
-                reports=reports,
-                timeout_s=timeout_s,
-            )
-        )
-
-    def open_halt_count(self, halted_study: bytes, segment: Segment) -> Defined[Round]:
-        """Ask every device whether it gave another study less; `Analyst.open_halt_count`."""
-        return self._call(
-            partial(
-                self._analyst.open_halt_count,
-                halted_study,
-                segment,
-            )
-        )
 
     def close(
         self, asked: Defined[Round], *, after_reports: int = 0, timeout_s: float = 60.0
@@ -249,46 +141,6 @@ class Notebook:
             raise
 
 
-@contextmanager
-def open_notebook(
-    target: str,
-    study: Study | str | None = None,
-    *,
-    credential: NamedSecret | None = None,
-    tls: ClientTls | None = None,
-    insecure_plaintext: bool = False,
-    answer_after_ms: int = DEFAULT_SLOT_MS,
-) -> Iterator[Notebook]:
-    """Connect to a collector for as long as the block lasts.
-
-    Args:
-        target: the collector's analyst port, `HOST:PORT`.
-        study: a contract to fix, unless it is fixed already; or the name or hash of a study to go
-            on with; None for the only one there is.
-        credential: an analyst's; None where the collector takes questions from anybody.
-        tls: how to know the collector; None for plaintext, which stays on this machine.
-        insecure_plaintext: allow plaintext to another machine; see `Analyst.create`.
-        answer_after_ms: when devices send, after they received a round; likewise.
-
-    Raises:
-        DemurError: see `Analyst.create` and `Analyst.resume`.
-    """
-    reached: dict[str, Any] = {
-        "credential": credential,
-        "tls": tls,
-        "insecure_plaintext": insecure_plaintext,
-        "answer_after_ms": answer_after_ms,
-    }
-    made: AbstractAsyncContextManager[Analyst]
-    if isinstance(study, Study):
-        made = Analyst.create(target, study, **reached)
-    else:
-        made = Analyst.resume(target, study, **reached)
-    portal = _portal()
-    with portal.wrap_async_context_manager(made) as analyst:
-        yield Notebook(portal, analyst)
-
-
 @cache
 def _portal() -> BlockingPortal:
     """The way onto an event loop on a thread of its own: the same for the whole process.
@@ -302,7 +154,7 @@ def _portal() -> BlockingPortal:
             ready.set_result(portal)
             await portal.sleep_until_stopped()
 
-    thread = threading.Thread(target=anyio.run, args=[main], name="demur-notebook", daemon=True)
+    thread = threading.Thread(target=anyio.run, args=[main], name="demur-analyst", daemon=True)
     thread.start()
     portal = ready.result()
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from demur_proto.errors import NotFoundError, ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
 

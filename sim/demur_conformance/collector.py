@@ -28,8 +28,9 @@ from demur_proto.errors import (
     WireError,
 )
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Linear, Round
+from demur_proto.queries import Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.transport.channels import ClientTls
 from demur_proto.transport.credentials import (

@@ -13,8 +13,9 @@ from demur_conformance.verdicts import Verdicts
 from demur_proto.arrays import Words
 from demur_proto.errors import WireError
 from demur_proto.v1 import report_pb2
-from demur_proto.wire.definition import ROUND_TAG, hash_definition
+from demur_proto.wire.definition import ROUND_TAG
 from demur_proto.wire.frames import LARGEST_FRAMED_BYTES, ChunkOrder
+from demur_proto.wire.hmacs import hash_definition
 
 NUDGE_S = 2.0  #: a device that waits longer before it visits again is started anew
 START_S = 30.0  #: at least so long may a device take until it visits: it may have to start

@@ -32,11 +32,12 @@ from demur_conformance.questions import (
     revealing_study,
     shown_norm,
 )
-from demur_proto.asking import next_gradient, next_histogram, next_prefix
+from demur_proto.mechanisms.registry import Randomiser
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.models.gradients import dimension_of, person_gradient
-from demur_proto.round import Feature, Randomiser, Round
+from demur_proto.models.gradients import person_gradient
+from demur_proto.queries import Feature, Gradient, Histogram, RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.factorisations import factors_of
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
@@ -89,13 +90,12 @@ async def run_histograms(bench: Bench, study: Defined[Study]) -> None:
     """Categories, none, data that are not there, and cover."""
     await bench.begin(HISTOGRAMS)
     for number, (name, due) in enumerate(HISTOGRAM_DUE, start=1):
-        query = next_histogram(
+        query = round_of(
             study,
-            Feature(name=name),
+            Histogram(
+                Feature(name=name), categories=CATEGORIES, mechanism=Randomiser.KRR, epsilon=PLAIN
+            ),
             number=number,
-            categories=CATEGORIES,
-            mechanism=Randomiser.KRR,
-            epsilon=PLAIN,
             answer_after_ms=SLOT_MS,
         )
         asked = Asked(defined=define_round(query), value=(due,))
@@ -150,13 +150,15 @@ async def run_gradients(bench: Bench, study: Defined[Study]) -> None:
 
 def _gradient(study: Defined[Study], number: int) -> Asked:
     """A gradient round, with the words that are due: clipped to 1, in grid steps."""
-    query = next_gradient(
+    query = round_of(
         study,
-        MODEL.hash,
+        Gradient(
+            model_hash=MODEL.hash,
+            dimension=MODEL.parameters,
+            sigma=1 / STEEP,
+            grid_exponent=EXPONENT,
+        ),
         number=number,
-        dimension=dimension_of(MODEL),
-        sigma=1 / STEEP,
-        grid_exponent=EXPONENT,
         answer_after_ms=GRADIENT_SLOT_MS,
     )
     gradient = person_gradient(MODEL.value, *EXAMPLES)[0]
@@ -171,13 +173,10 @@ def _dear() -> int:
 
 def _position(study: Defined[Study], segment: Segment, *, number: int, name: str) -> Asked:
     """A round of a running count, with the word that is due of a state that was 1 from the first."""
-    asked: Round = next_prefix(
+    asked: Round = round_of(
         study,
-        Feature(name=name),
-        segment,
+        RunningCount(Feature(name=name), segment, sigma=1 / SHOWN, grid_exponent=EXPONENT),
         number=number,
-        sigma=1 / SHOWN,
-        grid_exponent=EXPONENT,
         answer_after_ms=SLOT_MS,
     )
     factors = factors_of(segment.factorisation, horizon=segment.horizon, exponent=EXPONENT)

@@ -11,10 +11,9 @@ import numpy as np
 
 from demur_proto.accounting.calibration import squared_radius
 from demur_proto.arrays import Values, Words
-from demur_proto.asking import round_of
 from demur_proto.errors import WireError
-from demur_proto.mechanisms.registry import mechanism_of
-from demur_proto.round import Feature, GaussianQuery, Linear, Round
+from demur_proto.queries import Feature, GaussianQuery, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Measure, Policy, Study, View
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_proto.wire.words import WordType, decode_words
@@ -56,7 +55,7 @@ def sigma_steps(asked: Round) -> float:
     query = asked.query
     if not isinstance(query, GaussianQuery):
         raise TypeError("a round with Gaussian noise")
-    return math.ldexp(query.sigma, -query.grid_exponent)
+    return math.ldexp(query.noise.sigma, -query.noise.grid_exponent)
 
 
 def revealing_study(
@@ -130,7 +129,7 @@ def feature_of(number: int) -> str:
 
 def largest_of(study: Defined[Study], asked: Asked) -> int:
     """R, the largest squared norm of a round, grid steps²."""
-    mechanism = mechanism_of(study.value, asked.defined.value.query)
+    mechanism = asked.defined.value.query.mechanism_in(study.value)
     return getattr(mechanism, "squared_radius", squared_radius(CLIP, 0))
 
 

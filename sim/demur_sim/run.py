@@ -14,8 +14,8 @@ from demur_proto.accounting.windows import Window, Windows, over_windows
 from demur_proto.arrays import Flags, Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
+from demur_proto.queries import Feature, HaltCount, Histogram, Linear, RunningCount
 from demur_proto.release import Release
-from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_sim.comparison.beside import Beside, Candidates, candidates_of, simulate_beside
 from demur_sim.engine.counting_studies import design_counting, halts_segment
@@ -287,7 +287,7 @@ async def _sums(scenario: Scenario, plan: Plan, *, started: float) -> LinearResu
     )
 
     async def ask(session: Session, asked: Feature) -> Release:
-        return await session.ask(asked)
+        return await session.ask(Linear([asked], clip=scenario.clip, on_grid=scenario.on_grid))
 
     common = await plan.carry_out(scenario, ask, truth=truth, started=started)
     return LinearResult(**common, clipped_truth=clipped)
@@ -308,11 +308,11 @@ async def _running(scenario: Scenario, plan: Plan, *, started: float) -> Running
 
     async def ask(session: Session, asked: Feature) -> Release:
         nonlocal segment
-        release = await session.ask_prefix(
-            asked, segment, bound=BOUND, admission=scenario.admission
+        release = await session.ask(
+            RunningCount(asked, segment, bound=BOUND, admission=scenario.admission)
         )
         for companion in session.companions.values():
-            halts.append(await companion.ask_halt_count(session.study.hash, halts_segment(segment)))
+            halts.append(await companion.ask(HaltCount(session.study.hash, halts_segment(segment))))
         segment = segment.following(release.number)
         return release
 
@@ -349,11 +349,10 @@ async def _counts_of_one(
     query = query_of(scenario, study)
 
     async def ask(session: Session, asked: Feature) -> Release:
-        return await session.ask_histogram(
-            asked,
-            categories=query.categories,
-            mechanism=query.mechanism,
-            epsilon=query.epsilon,
+        return await session.ask(
+            Histogram(
+                asked, categories=query.categories, mechanism=query.mechanism, epsilon=query.epsilon
+            )
         )
 
     common = await plan.carry_out(scenario, ask, truth=truth, started=started)

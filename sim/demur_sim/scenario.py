@@ -17,7 +17,9 @@ from typing import Any
 from demur_proto.accounting.calibration import EXPONENT_LIMIT, squared_radius
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, check_grid
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import MOST_CATEGORIES, Feature
+from demur_proto.queries.base import check_grid
 from demur_proto.running.segments import (
     COARSEST_COUNTING,
     FINEST_COUNTING,

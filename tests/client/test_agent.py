@@ -31,9 +31,9 @@ from agent_kit import (
 from demur_client import agent
 from demur_client.connection import connected
 from demur_client.policy import OwnerPolicy
-from demur_proto.asking import next_round
 from demur_proto.errors import ConnectionLost, NotFoundError, PolicyError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import round_of
 from demur_proto.study import View
 from demur_proto.v1 import collector_pb2
 from demur_proto.wire.definition import define_round
@@ -208,7 +208,9 @@ async def test_a_report_to_a_round_that_the_collector_does_not_know_is_given_up_
     device, seen = a_device(Always(1.0)), Seen()
     device.report(asking(1), np.array([[1.0]]))  # of a collector that was since restored
     known = await collector.open_round(
-        define_round(next_round(STUDY, [Feature(name="other")], number=1, on_grid=True)).definition
+        define_round(
+            round_of(STUDY, Linear([Feature(name="other")], on_grid=True), number=1)
+        ).definition
     )
     asked = await collector.open_round(asking(2).definition)
     device.report(asked, np.array([[1.0]]))

@@ -12,16 +12,10 @@ from demur_client.connection import connected
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Values
-from demur_proto.asking import (
-    next_error_count,
-    next_gradient,
-    next_halt_count,
-    next_prefix,
-    next_round,
-)
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.round import Feature, Round
+from demur_proto.queries import ErrorCount, Feature, Gradient, HaltCount, Linear, RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Segment
 from demur_proto.study import Purpose, Study, View, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -80,19 +74,21 @@ def rounds_of(
     begun = first.begun(1)
     later = (begun, begun.after(), begun.after().after())
     counts = [
-        next_halt_count(halts, sums.hash, part, number=number)
+        round_of(halts, HaltCount(sums.hash, part), number=number)
         for number, part in enumerate(later, start=1)
     ]
     return [
-        next_prefix(sums, STATE, first.begun(1), number=1),
+        round_of(sums, RunningCount(STATE, first.begun(1)), number=1),
         counts[0],
-        next_gradient(models, SIGN.hash, number=1, dimension=4),
-        next_error_count(errors, SIGN.hash, number=1, parameters=4),
-        next_round(sums, [STATE], number=2, clip=1.0, on_grid=True),  # the segment holds too much
+        round_of(models, Gradient(model_hash=SIGN.hash, dimension=4), number=1),
+        round_of(errors, ErrorCount(model_hash=SIGN.hash, parameters=4), number=1),
+        round_of(
+            sums, Linear([STATE], clip=1.0, on_grid=True), number=2
+        ),  # the segment holds too much
         counts[1],
-        next_prefix(sums, STATE, later[1], number=3),
+        round_of(sums, RunningCount(STATE, later[1]), number=3),
         counts[2],
-        next_error_count(errors, SIGN.hash, number=2, parameters=4),
+        round_of(errors, ErrorCount(model_hash=SIGN.hash, parameters=4), number=2),
     ]
 
 

@@ -17,11 +17,11 @@ from demur_client.budget.filters import Filter
 from demur_client.device import Device
 from demur_conformance.vectors.filters import check_clip_traces
 from demur_proto.arrays import Bits, Flags, Integers, Values, Words
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
-from demur_proto.mechanisms.registry import mechanism_for, report_length_of
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study, read_study
 from demur_proto.wire.words import decode_words
@@ -96,10 +96,8 @@ def study(answers: int = 3, *, policy: Policy = Policy.CLIP) -> Defined[Study]:
 
 
 def ask(of: Defined[Study], number: int, *, dimension: int = 1, **options: Any) -> Defined[Round]:
-    feature = Feature(name="f")
-    return define_round(
-        next_round(of, [feature], number=number, dimension=dimension, clip=1.0, **options)
-    )
+    query = Linear([Feature(name="f")], dimension=dimension, **options)
+    return define_round(round_of(of, query, number=number))
 
 
 class Owner:
@@ -115,7 +113,7 @@ class Owner:
 
 def said(device: Device, asked: Defined[Round]) -> list[int]:
     report = device.report(asked, device.evaluate(asked))
-    length = report_length_of(asked.value.query)
+    length = asked.value.query.report_length
     words, _ = decode_words(report.words, asked.value.word_type, reports=1, dimension=length)
     return list(words[0].tolist())
 

@@ -20,18 +20,12 @@ from demur_client.ledger.records import Doubted
 from demur_client.ledger.scope import LifetimeCap
 from demur_client.sources.base import FunctionSource
 from demur_proto.arrays import Values
-from demur_proto.asking import (
-    next_error_count,
-    next_gradient,
-    next_halt_count,
-    next_round,
-    round_of,
-)
 from demur_proto.errors import ParameterError, PolicyError
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import ErrorCount, Gradient, HaltCount, Query, Round
+from demur_proto.queries import ErrorCount, Gradient, HaltCount, Linear, Query
+from demur_proto.queries.halt_count import check_payable
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.running.factorisations import change_norm
-from demur_proto.running.following import check_payable
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study
 from demur_proto.wire.definition import Defined, define_round, read_round
@@ -85,7 +79,7 @@ def word_of(device: Device, asked: Round) -> int:
 
 
 def sum_of(number: int, study: Defined[Study] = MAIN) -> Round:
-    return next_round(study, [STATE], number=number, on_grid=True)
+    return round_of(study, Linear([STATE], on_grid=True), number=number)
 
 
 def halts_at(
@@ -94,7 +88,7 @@ def halts_at(
     segment = Segment(horizon=HORIZON, cohort=1).begun(1)
     for _ in range(1, position):
         segment = segment.after()
-    return next_halt_count(study, about.hash, segment, number=position)
+    return round_of(study, HaltCount(about.hash, segment), number=position)
 
 
 # ---- whatever a device tells of halting is true ------------------------------------------------
@@ -347,9 +341,9 @@ def test_a_study_for_gradients_is_asked_for_no_count_of_errors() -> None:
         name="gradients", policy=Policy.CLIP, grid_exponent=-15, maximum_dimension=100
     )
 
-    next_gradient(gradients, bytes(32), number=1, dimension=100)
+    Gradient.check_kind(gradients.value)
     with pytest.raises(ParameterError, match="purpose must be errors"):
-        next_error_count(gradients, bytes(32), number=2, parameters=100)
+        ErrorCount.check_kind(gradients.value)
 
 
 def test_a_ledger_and_rounds_from_before_studies_said_what_they_are_for_are_read(
@@ -390,7 +384,7 @@ async def test_a_store_from_before_studies_said_what_they_are_for_is_taken_up() 
 
 async def test_a_halt_count_that_some_could_not_pay_for_is_refused_by_everybody() -> None:
     longer = Segment(horizon=HORIZON + 1, cohort=1)
-    louder = halts_at(1).query.sigma / 2  # type: ignore[union-attr]
+    louder = halts_at(1).query.sigma / 2  # type: ignore[attr-defined]
     segment = Segment(horizon=HORIZON, cohort=1)
     collector = Collector(MemoryStore(), open_access=True)
     await collector.create_study(HALTS.definition)
@@ -399,15 +393,15 @@ async def test_a_halt_count_that_some_could_not_pay_for_is_refused_by_everybody(
     device = a_device(HALTS, ledger)
 
     for asked in (
-        next_halt_count(HALTS, MAIN.hash, longer, number=1),
-        next_halt_count(HALTS, MAIN.hash, segment, number=1, sigma=louder),
+        round_of(HALTS, HaltCount(MAIN.hash, longer), number=1),
+        round_of(HALTS, HaltCount(MAIN.hash, segment, sigma=louder), number=1),
     ):
         with pytest.raises(ParameterError, match="everybody can pay for a change"):
             device.check(define_round(asked))
         with pytest.raises(ParameterError, match="everybody can pay for a change"):
             await collector.open_round(define_round(asked).definition)
 
-    first = define_round(next_halt_count(HALTS, MAIN.hash, segment, number=1))
+    first = define_round(round_of(HALTS, HaltCount(MAIN.hash, segment), number=1))
     device.check(first)
     await collector.open_round(first.definition)
 
@@ -426,7 +420,7 @@ async def test_a_second_halt_count_needs_room_for_a_second_change() -> None:
         device = a_device(study, ledger)
         for number in range(1, counts + 2):
             about = MAIN if number % 2 else OTHER
-            asked = next_halt_count(study, about.hash, segment, number=number)
+            asked = round_of(study, HaltCount(about.hash, segment), number=number)
             if number <= counts:
                 opened = await collector.open_round(define_round(asked).definition)
                 assert word_of(device, asked) == (UNIT if about is MAIN else 0)
@@ -440,13 +434,15 @@ async def test_a_second_halt_count_needs_room_for_a_second_change() -> None:
 
 def test_a_count_that_goes_on_in_segments_needs_room_for_the_longest() -> None:
     short = Segment(horizon=HORIZON // 2, cohort=1)
-    asked = next_halt_count(HALTS, MAIN.hash, short, number=1)
+    asked = round_of(HALTS, HaltCount(MAIN.hash, short), number=1)
     goes_on = Segment(horizon=HORIZON, cohort=1, earlier=(HORIZON // 2,), origin=1)
     too_far = Segment(horizon=1, cohort=1, earlier=(HORIZON + 1,), origin=1)
 
     check_payable(HALTS.value, asked)
-    later = next_halt_count(HALTS, MAIN.hash, goes_on, number=HORIZON)
+    later = round_of(HALTS, HaltCount(MAIN.hash, goes_on), number=HORIZON)
     check_payable(HALTS.value, later, [asked])
     with pytest.raises(ParameterError, match="everybody can pay"):
-        check_payable(HALTS.value, next_halt_count(HALTS, MAIN.hash, too_far, number=HORIZON + 2))
+        check_payable(
+            HALTS.value, round_of(HALTS, HaltCount(MAIN.hash, too_far), number=HORIZON + 2)
+        )
     check_payable(MAIN.value, sum_of(1))  # asks for no such count

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from demur_client.budget.decide import charge_units, decide
 from demur_client.device import Device, covered
 from demur_proto.arrays import Bits, Flags, Integers, Values, Words
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for, report_length_of
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study, report_id
@@ -61,8 +61,10 @@ def ask(
     number: int, *, dimension: int = 1, on_grid: bool = True, of: Defined[Study] = STUDY
 ) -> Defined[Round]:
     return define_round(
-        next_round(
-            of, [Feature(name="f")], number=number, dimension=dimension, clip=1.0, on_grid=on_grid
+        round_of(
+            of,
+            Linear([Feature(name="f")], dimension=dimension, clip=1.0, on_grid=on_grid),
+            number=number,
         )
     )
 
@@ -104,7 +106,7 @@ def answer(device: Device, asked: Defined[Round]) -> report_pb2.Report:
 
 
 def contents(report: report_pb2.Report, asked: Defined[Round]) -> list[int]:
-    length = report_length_of(asked.value.query)
+    length = asked.value.query.report_length
     row, _ = decode_words(report.words, asked.value.word_type, reports=1, dimension=length)
     return [int(word) for word in row[0]]
 
@@ -318,6 +320,7 @@ def test_a_round_that_breaks_the_contract_is_refused_before_any_data_is_read(
     change: dict[str, Any],
 ) -> None:
     query = ask(1).value.query
+    assert isinstance(query, Linear)
     inside = {name: change.pop(name) for name in ("dimension", "sigma") if name in change}
     asked = define_round(
         dataclasses.replace(ask(1).value, query=dataclasses.replace(query, **inside), **change)

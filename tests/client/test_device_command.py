@@ -23,12 +23,12 @@ from demur_client.enrolment import pinned
 from demur_client.ledger.file import LedgerFile
 from demur_proto.accounting.numerics import text_up
 from demur_proto.errors import AccessError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import View, design_study
 from demur_proto.transport.credentials import write_token
 from demur_proto.wire.definition import define_study
 from demur_server.admin.admin import make_tokens
-from demur_server.blocking import open_notebook
+from demur_server.blocking import BlockingAnalyst
 from demur_server.grpc.tls import Authority
 from demur_server.store.inspect import sqlite_door
 from demur_sim.cli import main
@@ -124,9 +124,13 @@ def test_a_device_is_made_enrolled_run_explained_and_forgotten(home: Path, demur
         )
         again = demur("enrol", "--target", server.devices, "--token", "token", fails=True)
         with running(home, "--verbose", "--json") as process:
-            with open_notebook(server.analysts, STUDY, credential=server.analyst) as notebook:
+            with BlockingAnalyst.connect(
+                server.analysts, STUDY, credential=server.analyst
+            ) as notebook:
                 releases = [
-                    notebook.ask(Feature(name=name, parameters={"period": 3.0}), on_grid=True)
+                    notebook.ask(
+                        Linear([Feature(name=name, parameters={"period": 3.0})], on_grid=True)
+                    )
                     for name in ("active", "broken", "other")
                 ]
             status = json.loads(demur("status", "--json").out)  # while it runs

@@ -13,14 +13,15 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.models import ModelCache
-from demur_client.sources.base import evaluate_error_share
+from demur_client.sources.base import evaluate_examples
 from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.asking import next_error_count, next_gradient, next_histogram, next_round
 from demur_proto.errors import ParameterError, WireError
+from demur_proto.mechanisms.registry import Randomiser
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model
-from demur_proto.round import Feature, Randomiser, Round
+from demur_proto.queries import ErrorCount, Feature, Gradient, Histogram, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Purpose, Study, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_proto.wire.words import WordType, decode_words
@@ -60,7 +61,9 @@ GRADIENTS = a_study(Policy.CLIP, name="gradients", grid_exponent=-15, purpose=Pu
 
 
 def asking(number: int, *, study: Defined[Study] = STUDY, **options: Any) -> Defined[Round]:
-    return define_round(next_error_count(study, SIGN.hash, number=number, parameters=4, **options))
+    return define_round(
+        round_of(study, ErrorCount(model_hash=SIGN.hash, parameters=4, **options), number=number)
+    )
 
 
 class NoNoise:
@@ -198,7 +201,7 @@ def test_public_mistakes_are_refused_before_any_data_is_read() -> None:
 
 def test_the_owner_can_still_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
-        evaluate_error_share(SIGN, Owned(KeyboardInterrupt, None))
+        evaluate_examples(ErrorCount.about(SIGN), SIGN, Owned(KeyboardInterrupt, None))
 
 
 # ---- the flag ----------------------------------------------------------------------------------
@@ -224,7 +227,9 @@ def test_the_flag_is_raised_by_the_first_answer_that_the_budget_cuts_and_stays(
 
 
 def gradient(number: int) -> Defined[Round]:
-    return define_round(next_gradient(GRADIENTS, SIGN.hash, number=number, dimension=4))
+    return define_round(
+        round_of(GRADIENTS, Gradient(model_hash=SIGN.hash, dimension=4), number=number)
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +269,7 @@ def test_a_value_that_came_too_late_or_is_none_raises_the_flag(value: Values | N
 def test_the_flag_knows_linear_values_that_are_none(value: Any, flag: bool) -> None:
     study = a_study(name="sums", purpose=Purpose.DATA)
     asked = define_round(
-        next_round(study, [Feature(name="active")], number=1, clip=1.0, on_grid=True)
+        round_of(study, Linear([Feature(name="active")], clip=1.0, on_grid=True), number=1)
     )
     device = Device(study, Told(value), NoNoise())
 
@@ -281,13 +286,10 @@ def test_having_no_category_is_a_value_and_failing_to_say_is_none(value: Any, fl
         design_histogram_study(name="h", epsilon=1.0, delta=1e-6, minimum_cohort=1, categories=4)
     )
     asked = define_round(
-        next_histogram(
+        round_of(
             study,
-            Feature(name="colour"),
+            Histogram(Feature(name="colour"), categories=4, mechanism=Randomiser.KRR, epsilon=0.1),
             number=1,
-            categories=4,
-            mechanism=Randomiser.KRR,
-            epsilon=0.1,
         )
     )
     device = Device(study, Told(value), NoNoise())

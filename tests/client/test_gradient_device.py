@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,9 +14,8 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.models import ModelCache
-from demur_client.sources.base import evaluate_gradient
+from demur_client.sources.base import evaluate_examples
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.asking import next_gradient
 from demur_proto.errors import (
     ConnectionLost,
     ParameterError,
@@ -24,7 +24,8 @@ from demur_proto.errors import (
 )
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, Module, define_model
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Gradient
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_proto.wire.words import WordType, decode_words
@@ -68,7 +69,9 @@ STUDY = a_study()
 def asking(
     number: int, model: DefinedModel = MODEL, *, study: Defined[Study] = STUDY, **options: Any
 ) -> Defined[Round]:
-    return define_round(next_gradient(study, model.hash, number=number, dimension=6, **options))
+    return define_round(
+        round_of(study, Gradient(model_hash=model.hash, dimension=6, **options), number=number)
+    )
 
 
 class NoNoise:
@@ -161,12 +164,12 @@ def test_a_source_without_examples_is_a_failure_like_any_other() -> None:
         def evaluate(self, feature: Feature) -> Values:
             return np.array([[1.0]])
 
-    assert evaluate_gradient(MODEL, Plain()) is None
+    assert evaluate_examples(Gradient.about(MODEL), MODEL, Plain()) is None
 
 
 def test_the_owner_can_still_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
-        evaluate_gradient(MODEL, Owned(KeyboardInterrupt, None))
+        evaluate_examples(Gradient.about(MODEL), MODEL, Owned(KeyboardInterrupt, None))
 
 
 def test_public_mistakes_are_refused_before_any_data_is_read() -> None:
@@ -244,7 +247,9 @@ async def test_the_model_is_fetched_whatever_a_device_has_and_has_spent(
     fetched = counted_fetches(monkeypatch)
     exhausted = Device(STUDY, Owned([[30.0, 40.0]], [1]), NoNoise())
     empty = Device(STUDY, Owned([], []), NoNoise())
-    rounds = [asking(number, answer_after_ms=60) for number in (1, 2, 3)]
+    rounds = [
+        define_round(replace(asking(number).value, answer_after_ms=60)) for number in (1, 2, 3)
+    ]
 
     async with collecting(*rounds) as (_, channel):
         for device in (exhausted, empty):

@@ -10,10 +10,11 @@ import pytest
 from demur_client.device import Device
 from demur_client.explain import explain_text
 from demur_proto.arrays import Values
-from demur_proto.asking import next_histogram, next_round
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.registry import mechanism_for, report_length_of
-from demur_proto.round import Feature, Randomiser, Round
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
 from demur_proto.v1 import report_pb2
@@ -57,13 +58,12 @@ def ask(
     categories: int = CATEGORIES,
 ) -> Defined[Round]:
     return define_round(
-        next_histogram(
+        round_of(
             of,
-            Feature(name="f"),
+            Histogram(
+                Feature(name="f"), categories=categories, mechanism=mechanism, epsilon=epsilon
+            ),
             number=number,
-            categories=categories,
-            mechanism=mechanism,
-            epsilon=epsilon,
         )
     )
 
@@ -87,7 +87,7 @@ def answer(device: Device, asked: Defined[Round]) -> report_pb2.Report:
 
 
 def contents(report: report_pb2.Report, asked: Defined[Round]) -> list[int]:
-    length = report_length_of(asked.value.query)
+    length = asked.value.query.report_length
     [row], [sound] = decode_words(report.words, asked.value.word_type, reports=1, dimension=length)
     assert sound
     return [int(word) for word in row]
@@ -232,6 +232,7 @@ def test_a_round_that_breaks_the_contract_is_refused_before_any_data_is_read(
     right = ask(1).value
     inside = {name: change[name] for name in change if not hasattr(right, name)}
     outside = {name: change[name] for name in change if hasattr(right, name)}
+    assert isinstance(right.query, Histogram)
     query = dataclasses.replace(right.query, **inside)
     # A definition that no honest analyst could write: as if it came off the wire.
     asked = dataclasses.replace(ask(1), value=dataclasses.replace(right, query=query, **outside))
@@ -270,7 +271,7 @@ def test_one_budget_pays_for_both_kinds_of_rounds_of_a_mixed_study() -> None:
             grid_exponent=-7,
         )
     )
-    linear = define_round(next_round(mixed, [Feature(name="f")], number=1, on_grid=True))
+    linear = define_round(round_of(mixed, Linear([Feature(name="f")], on_grid=True), number=1))
     device = Device(mixed, Owner(1.0), noisy())
 
     answer(device, linear)  # half of the budget

@@ -21,8 +21,8 @@ from collector_kit import gaussian_for
 from demur_client.agent import COUNTED
 from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.kept import STOPPED
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import View, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study, report_id
 from demur_server.collector.collector import Collector
@@ -98,7 +98,7 @@ class Seen:
 
 def asking(number: int) -> Defined[Round]:
     feature = Feature(name="x", parameters={"round": float(number)})
-    asked = next_round(STUDY, [feature], number=number, on_grid=True, answer_after_ms=SLOT_MS)
+    asked = round_of(STUDY, Linear([feature], on_grid=True), number=number, answer_after_ms=SLOT_MS)
     return define_round(asked)
 
 

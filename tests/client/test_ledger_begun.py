@@ -18,9 +18,10 @@ from demur_client.ledger.file import LedgerFile
 from demur_client.ledger.kept import MemoryLedger
 from demur_client.ledger.reading import LedgerCopy
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_histogram
 from demur_proto.errors import ParameterError, StateError, StorageError
-from demur_proto.round import Randomiser, Round
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Histogram
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Study
@@ -145,8 +146,8 @@ def asked_in(kind: str) -> tuple[Defined[Study], Defined[Round]]:
     """A round of every kind whose value costs something."""
     if kind == "histogram":
         study = histogram_study()
-        query = next_histogram(
-            study, STATE, number=1, categories=4, mechanism=Randomiser.KRR, epsilon=0.1
+        query = round_of(
+            study, Histogram(STATE, categories=4, mechanism=Randomiser.KRR, epsilon=0.1), number=1
         )
         return study, define_round(query)
     if kind in list(Admission):

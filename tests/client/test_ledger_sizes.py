@@ -18,9 +18,10 @@ from demur_client.ledger.records import fitting_note
 from demur_client.ledger.scope import Purse
 from demur_client.policy import OwnerPolicy
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_halt_count, next_histogram
 from demur_proto.errors import ParameterError
-from demur_proto.round import Randomiser, Round
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import HaltCount, Histogram
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Policy, Purpose, Study
@@ -56,17 +57,14 @@ def questions() -> list[tuple[Defined[Study], list[Defined[Round]]]]:
     numbers = range(1, TURNS + 1)
     part, asked = SEGMENT.begun(1), []
     for number in numbers:
-        asked.append(define_round(next_halt_count(halts, plain[0].hash, part, number=number)))
+        asked.append(define_round(round_of(halts, HaltCount(plain[0].hash, part), number=number)))
         part = part.after() if number < TURNS else part
     histograms = [
         define_round(
-            next_histogram(
+            round_of(
                 categories,
-                STATE,
+                Histogram(STATE, categories=4, mechanism=Randomiser.KRR, epsilon=0.5),
                 number=number,
-                categories=4,
-                mechanism=Randomiser.KRR,
-                epsilon=0.5,
             )
         )
         for number in numbers

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from demur_client.enrolment import agent_of
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.ledger.kept import MemoryLedger
-from demur_client.policy import QUESTIONS, OwnerPolicy, QuietHours, epsilon_together
+from demur_client.policy import OwnerPolicy, QuietHours, epsilon_together
 from demur_client.policy_file import load_counter, load_policy, template
 from demur_client.sources.base import FunctionSource
 from demur_client.sources.folder import FolderSource
 from demur_client.sources.sql import TableSource
 from demur_proto.accounting.conversions import zcdp_epsilon
 from demur_proto.accounting.histograms import design_histogram_study
-from demur_proto.asking import next_prefix, next_round, round_of
 from demur_proto.errors import ParameterError, PolicyError
-from demur_proto.round import Feature, Histogram, Query, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram, Linear, RunningCount
+from demur_proto.round import round_of
 from demur_proto.running.segments import Segment
 from demur_proto.study import Measure, Study, View, design_study
 from demur_proto.v1 import round_pb2
@@ -112,7 +113,7 @@ def test_budgets_in_both_measures_add_up() -> None:
 
 
 ROUND = define_round(
-    next_round(define_study(STUDY), [FEATURE], number=1, on_grid=True, answer_after_ms=1000)
+    round_of(define_study(STUDY), Linear([FEATURE], on_grid=True), number=1, answer_after_ms=1000)
 )
 
 
@@ -127,10 +128,9 @@ def histogram(epsilon: float) -> Defined[Any]:
 
 
 COUNT = define_round(
-    next_prefix(
+    round_of(
         define_study(designed(grid_exponent=-14)),
-        FEATURE,
-        Segment(horizon=3, cohort=10).begun(1),
+        RunningCount(FEATURE, Segment(horizon=3, cohort=10).begun(1)),
         number=1,
         answer_after_ms=1000,
     )
@@ -138,8 +138,7 @@ COUNT = define_round(
 
 
 def test_a_policy_knows_every_kind_of_question() -> None:
-    assert set(QUESTIONS.values()) == set(get_args(Query))
-    assert set(QUESTIONS) == {
+    assert set(OwnerPolicy().questions) == {
         each.name for each in round_pb2.Round.DESCRIPTOR.oneofs_by_name["query"].fields
     }
 

@@ -16,12 +16,13 @@ from demur_client.ledger.scope import Declared, LifetimeCap
 from demur_proto.accounting.calibration import GRAIN
 from demur_proto.accounting.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.accounting.pure import composition_delta, pure_rho
-from demur_proto.asking import check_affordable, next_histogram
 from demur_proto.errors import ParameterError, WireError
 from demur_proto.guarantee import guarantee_of
 from demur_proto.mechanisms.randomised_response import BinaryRandomisedResponse
-from demur_proto.mechanisms.registry import mechanism_for, weight_of
-from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import round_of
 from demur_proto.study import CATEGORICAL, Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import study_pb2
 from demur_proto.wire.definition import define_study, read_study
@@ -171,8 +172,8 @@ def test_one_answer_that_is_one_dp_fits_a_study_that_is_one_dp() -> None:
     zero = replace(PURE, delta=0.0)
 
     for study in (PURE, zero):
-        assert weight_of(study, asked(1.0)) == study.budget_units
-        assert weight_of(study, asked(math.nextafter(1.0, 2))) > study.budget_units
+        assert asked(1.0).weight_in(study) == study.budget_units
+        assert asked(math.nextafter(1.0, 2)).weight_in(study) > study.budget_units
     assert guarantee_of(zero).delta == 0.0
 
 
@@ -199,7 +200,7 @@ def test_like_answers_calibrated_for_so_many_fit_just_so_often(answers: int) -> 
     for measure in CATEGORICAL:
         study = study_in(measure, answers=answers)
         each = epsilon_for_answers(study, mechanism=Randomiser.KRR, categories=64, answers=answers)
-        mine, weight = Filter.of(study), weight_of(study, asked(each))
+        mine, weight = Filter.of(study), asked(each).weight_in(study)
 
         given_ = [mine.try_spend(1, weight=weight) for _ in range(answers + 1)]
 
@@ -218,15 +219,15 @@ def test_a_study_survives_the_wire(study: Study) -> None:
 def test_a_round_that_costs_more_than_one_answer_may_is_for_nobody() -> None:
     defined = define_study(COMPOSED)
     feature = Feature(name="any")
-    options: dict[str, Any] = {"number": 1, "categories": 64, "mechanism": Randomiser.KRR}
+    options: dict[str, Any] = {"categories": 64, "mechanism": Randomiser.KRR}
 
-    dear = next_histogram(defined, feature, epsilon=0.201, **options)
-    fair = next_histogram(defined, feature, epsilon=0.2, **options)
+    dear = round_of(defined, Histogram(feature, epsilon=0.201, **options), number=1)
+    fair = round_of(defined, Histogram(feature, epsilon=0.2, **options), number=1)
 
     assert (fair.weight, dear.weight) == (1, 6)
     mechanism_for(COMPOSED, fair)
     with pytest.raises(ParameterError, match="no device of this study could afford"):
-        check_affordable(COMPOSED, dear)
+        dear.query.check_affordable(COMPOSED, dear.weight)
     with pytest.raises(ParameterError, match="weight"):
         mechanism_for(COMPOSED, replace(dear, weight=1))
 
@@ -328,7 +329,7 @@ def test_a_budget_of_answers_says_what_the_rounds_of_its_study_weigh() -> None:
     budget = CompositionBudget(answers=5, each=COMPOSED.answer_epsilon)
 
     for epsilon in (0.01, 0.2, 0.201, 1.0):
-        assert budget.charge(epsilon) == weight_of(COMPOSED, asked(epsilon))
+        assert budget.charge(epsilon) == asked(epsilon).weight_in(COMPOSED)
     assert budget.budget_units == COMPOSED.budget_units
 
 
@@ -337,13 +338,10 @@ def test_a_budget_of_answers_says_what_the_rounds_of_its_study_weigh() -> None:
 
 def test_a_histogram_of_one_category_is_binary_response_with_no_for_the_reference() -> None:
     query = asked(math.log(3), categories=1)
-    round_ = next_histogram(
+    round_ = round_of(
         define_study(PURE),
-        query.feature,
+        Histogram(query.feature, categories=1, mechanism=Randomiser.KRR, epsilon=0.5),
         number=1,
-        categories=1,
-        mechanism=Randomiser.KRR,
-        epsilon=0.5,
     )
 
     mechanism = mechanism_for(PURE, round_)
@@ -353,4 +351,4 @@ def test_a_histogram_of_one_category_is_binary_response_with_no_for_the_referenc
     assert mechanism.charge_pure(0) == 0.0
     for other in set(Randomiser) - {Randomiser.KRR}:
         with pytest.raises(ParameterError, match="mechanism must be krr, with one category"):
-            weight_of(PURE, replace(query, mechanism=other))
+            replace(query, mechanism=other).weight_in(PURE)

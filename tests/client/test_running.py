@@ -20,9 +20,9 @@ from demur_client.device import Device
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy, QuietHours, epsilon_together
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_round
 from demur_proto.errors import AccessError, ParameterError, PolicyError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, View, design_study
 from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -52,7 +52,7 @@ def a_study(name: str = "one", *, epsilon: float = 1.0) -> Defined[Study]:
 
 
 def asking(study: Defined[Study], number: int) -> Defined[Round]:
-    return define_round(next_round(study, [Feature(name="x")], number=number, on_grid=True))
+    return define_round(round_of(study, Linear([Feature(name="x")], on_grid=True), number=number))
 
 
 async def with_studies(*studies: Defined[Study]) -> Collector:

@@ -13,9 +13,9 @@ from counting_kit import STATE, UNIT, NoNoise, a_study, chain_of, dense, dense_c
 from demur_client.budget.running_counts import UNTOLD
 from demur_client.device import Device
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_prefix
 from demur_proto.errors import ParameterError
-from demur_proto.round import Round
+from demur_proto.queries import RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study
 from demur_proto.wire.definition import Defined, define_round
@@ -212,7 +212,7 @@ def test_a_count_that_is_only_begun_takes_no_room_however_far_its_horizon() -> N
 
     for position in (1, 2, 1 << 13):
         segment = replace(far, position=position)
-        asked = next_prefix(study, STATE, segment, number=2 + position)
+        asked = round_of(study, RunningCount(STATE, segment), number=2 + position)
         state = state.after(asked, change=1, planned=0)
 
     assert state.positions.tolist() == [1, 2, 1 << 13]

@@ -16,9 +16,9 @@ from demur_client.budget.running_counts import RunningState
 from demur_client.device import Device
 from demur_client.ledger.kept import MemoryLedger
 from demur_proto.arrays import Values
-from demur_proto.asking import next_halt_count, next_round
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, HaltCount, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Purpose, Study
 from demur_proto.wire.definition import Defined, define_round
@@ -165,7 +165,7 @@ def test_what_is_held_for_words_to_come_no_other_round_can_spend() -> None:
     """A change at the first of eight positions takes 1.72 squared units; a sum of 1 does not fit."""
     study = a_study(answers=2)
     rounds = rounds_of(study, segment(8), number=1)[:1]
-    between = define_round(next_round(study, [STATE], number=2, clip=1.0, on_grid=True))
+    between = define_round(round_of(study, Linear([STATE], clip=1.0, on_grid=True), number=2))
     later = rounds_of(study, segment(8), number=1)
     device = Device(study, Scripted([1, 1, *[1] * 7]), NoNoise())
 
@@ -370,7 +370,7 @@ def halts_of(study: Defined[Study], other: Defined[Study], horizon: int) -> list
     part = segment(horizon).begun(1)
     rounds = []
     for number in range(1, horizon + 1):
-        rounds.append(define_round(next_halt_count(study, other.hash, part, number=number)))
+        rounds.append(define_round(round_of(study, HaltCount(other.hash, part), number=number)))
         part = part.after() if number < horizon else part
     return rounds
 
@@ -381,7 +381,7 @@ def test_a_device_tells_once_that_it_ran_out_in_another_study() -> None:
         a_study(answers=3, name="halts", purpose=Purpose.HALTS),
     )
     sums = [
-        define_round(next_round(main, [STATE], number=number, on_grid=True))
+        define_round(round_of(main, Linear([STATE], on_grid=True), number=number))
         for number in range(1, 5)
     ]
     ledger = MemoryLedger()

@@ -25,9 +25,9 @@ from demur_client.ledger.kept import MemoryLedger
 from demur_client.ledger.records import Doubted
 from demur_client.ledger.scope import LifetimeCap
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_halt_count, next_prefix, next_round
 from demur_proto.errors import ParameterError
-from demur_proto.round import Round
+from demur_proto.queries import HaltCount, Linear, RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study
 from demur_proto.wire.definition import Defined, define_round
@@ -62,13 +62,13 @@ def word_of(device: Device, asked: Defined[Round], state: float | None) -> int:
 
 
 def sum_of(study: Defined[Study], number: int) -> Defined[Round]:
-    return define_round(next_round(study, [STATE], number=number, clip=1.0, on_grid=True))
+    return define_round(round_of(study, Linear([STATE], clip=1.0, on_grid=True), number=number))
 
 
 def halts_of(study: Defined[Study], other: Defined[Study], horizon: int) -> list[Defined[Round]]:
     part, rounds = segment(horizon).begun(1), []
     for number in range(1, horizon + 1):
-        rounds.append(define_round(next_halt_count(study, other.hash, part, number=number)))
+        rounds.append(define_round(round_of(study, HaltCount(other.hash, part), number=number)))
         part = part.after() if number < horizon else part
     return rounds
 
@@ -335,7 +335,7 @@ def next_of(
 ) -> tuple[Defined[Round], Segment]:
     """The next round of a segment, or its first."""
     part = fresh.begun(number) if part is None else part.after()
-    return define_round(next_prefix(study, STATE, part, number=number, bound=2)), part
+    return define_round(round_of(study, RunningCount(STATE, part, bound=2), number=number)), part
 
 
 def test_what_a_cap_refuses_is_not_held_by_the_study_either() -> None:

@@ -11,8 +11,8 @@ from demur_client.device import Device
 from demur_client.slots import report_in_slot
 from demur_client.sources.base import DataSource
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.asking import next_round
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import round_of
 from demur_proto.study import design_study
 from demur_proto.wire.definition import define_round, define_study
 from demur_sim.engine.devices import InProcessEvaluator
@@ -30,7 +30,7 @@ STUDY = define_study(
     )
 )
 ASKED = define_round(
-    next_round(STUDY, [Feature(name="x")], number=1, on_grid=True, answer_after_ms=SLOT_MS)
+    round_of(STUDY, Linear([Feature(name="x")], on_grid=True), number=1, answer_after_ms=SLOT_MS)
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from demur_client.sources.base import evaluate_query
 from demur_proto.arrays import Values
-from demur_proto.round import Feature, Linear
+from demur_proto.queries import Feature, Linear
 
 QUERY = Linear(
     features=(Feature(name="a", parameters={"day": 2.0}), Feature(name="b")),

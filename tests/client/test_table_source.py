@@ -15,7 +15,7 @@ from demur_client.sources.base import FunctionSource, evaluate_query
 from demur_client.sources.folder import FolderSource
 from demur_client.sources.sql import FUNCTIONS, Limits, TableSource, check_select
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature, Linear
+from demur_proto.queries import Feature, Linear
 
 LIMITS = Limits(time_limit_s=0.05, most_rows=100, most_numbers=1000)
 

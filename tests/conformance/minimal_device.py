@@ -26,8 +26,9 @@ import numpy as np
 from demur_client.budget.filters import Filter
 from demur_proto.errors import DemurError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Linear, Round
+from demur_proto.queries import Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import MechanismFamily, Policy, Study
 from demur_proto.transport.credentials import METADATA_KEY, read_token

@@ -23,7 +23,7 @@ from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_client.sources.base import FunctionSource
 from demur_proto.errors import ConnectionLost, DemurError, ours_in
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.transport.credentials import read_token
 
 WORSE = runpy.run_path(str(Path(__file__).with_name("owner_source.py")))["WORSE"]

@@ -13,9 +13,9 @@ import pytest
 from access_kit import House, opened
 from demur_conformance.collector import Visitor, try_collector
 from demur_conformance.verdicts import COLLECTOR_RULES, Verdict, Verdicts
-from demur_proto.asking import next_round
 from demur_proto.errors import AccessError, ParameterError, StateError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.transport.credentials import DeviceCredential, write_token
 from demur_proto.v1 import collector_pb2, report_pb2
@@ -65,7 +65,7 @@ async def a_collector() -> AsyncIterator[tuple[House, Visitor]]:
 
 
 def first_round(study: Defined[Study]) -> Defined[Round]:
-    return define_round(next_round(study, [Feature(name=each) for each in "ab"], number=1))
+    return define_round(round_of(study, Linear([Feature(name=each) for each in "ab"]), number=1))
 
 
 async def failures() -> set[str]:

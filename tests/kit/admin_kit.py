@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_proto.asking import next_round
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import round_of
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, define_round
 from demur_proto.wire.words import encode_words
@@ -32,7 +32,7 @@ async def filled(store: Store, keys: Path, study: Defined[Study]) -> AsyncIterat
     try:
         for number, words in REPORTS.items():
             feature = Feature(name="active", parameters={"period": float(number)})
-            asked = define_round(next_round(study, [feature], number=number, on_grid=True))
+            asked = define_round(round_of(study, Linear([feature], on_grid=True), number=number))
             await collector.open_round(asked.definition)
             await collector.intake.submit(
                 asked.hash,

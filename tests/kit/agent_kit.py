@@ -15,8 +15,8 @@ from demur_client.connection import connected
 from demur_client.device import Device
 from demur_client.sources.base import DataSource
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -116,8 +116,8 @@ STUDY = define_study(
 
 def asking(number: int, **changes: int) -> Defined[Round]:
     changed: dict[str, Any] = changes
-    feature = Feature(name=f"x{number}")
-    return define_round(next_round(STUDY, [feature], number=number, on_grid=True, **changed))
+    query = Linear([Feature(name=f"x{number}")], on_grid=True)
+    return define_round(round_of(STUDY, query, number=number, **changed))
 
 
 def a_device(source: DataSource, *, study: Defined[Study] = STUDY) -> Device:

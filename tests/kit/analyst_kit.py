@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DemurError
+from demur_proto.queries import Feature
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round
 from demur_proto.transport.calls import error_of
 from demur_proto.wire.definition import Defined
 from demur_proto.wire.words import encode_words

@@ -12,8 +12,8 @@ import numpy as np
 
 from access_kit import DEADLINE_S, reached, shown
 from demur_proto.arrays import Words
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import design_study
 from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
@@ -43,7 +43,9 @@ STUDY = define_study(
 
 def a_round(number: int = 1, *, dimension: int = DIMENSION) -> Defined[Round]:
     return define_round(
-        next_round(STUDY, [Feature(name="x")], number=number, dimension=dimension, on_grid=True)
+        round_of(
+            STUDY, Linear([Feature(name="x")], dimension=dimension, on_grid=True), number=number
+        )
     )
 
 

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import numpy as np
 
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study

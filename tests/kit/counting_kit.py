@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.asking import next_prefix
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.factorisations import factors_of
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Policy, Study, View, design_study
@@ -41,7 +41,7 @@ def rounds_of(
     segment = segment.begun(number)
     rounds = []
     for each in range(number, number + segment.horizon):
-        asked = next_prefix(study, STATE, segment, number=each, **options)
+        asked = round_of(study, RunningCount(STATE, segment, **options), number=each)
         rounds.append(define_round(asked))
         segment = segment.after() if segment.position < segment.horizon else segment
     return rounds

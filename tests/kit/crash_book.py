@@ -41,7 +41,7 @@ class Sent:
 
 def make_report(asked: Defined[Round], device: DeviceCredential, *, place: int, word: int) -> Sent:
     """A report of a device to a round."""
-    dimension = asked.value.query.dimension  # type: ignore[union-attr]  # it is linear
+    dimension = asked.value.query.dimension  # type: ignore[attr-defined]  # it is linear
     row = np.zeros((1, dimension), dtype=np.int64)
     row[0, place] = word
     words = encode_words(row, asked.value.word_type)

@@ -15,10 +15,10 @@ from crash_line import AGAIN_S, Line
 from crash_places import Furniture, Place
 from crash_process import Fate, Step
 from demur_client.enrolment import enrol
-from demur_proto.asking import next_round
 from demur_proto.errors import AccessError, ConnectionLost
+from demur_proto.queries import Feature, Linear
 from demur_proto.release import Release
-from demur_proto.round import Feature
+from demur_proto.round import round_of
 from demur_proto.study import design_study
 from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import analyst_pb2
@@ -285,8 +285,10 @@ class Story:
 
     async def _open(self, number: int) -> Book:
         asked = define_round(
-            next_round(
-                STUDY, [Feature(name="x")], number=number, dimension=self.people, on_grid=True
+            round_of(
+                STUDY,
+                Linear([Feature(name="x")], dimension=self.people, on_grid=True),
+                number=number,
             )
         )
         self.doing = "opening"

@@ -30,7 +30,7 @@ from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_client.sources.sql import Limits, TableSource
 from demur_proto.arrays import Values
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.engine.devices import InProcessEvaluator
 
 ROWS = 3000  #: of the large table: its cross join with itself twice takes days

@@ -25,7 +25,6 @@ from typing import final
 
 import numpy as np
 
-from demur_proto.asking import next_gradient, next_round
 from demur_proto.models.architectures import HiddenLayer, Softmax
 from demur_proto.models.definition import (
     DefinedModel,
@@ -34,7 +33,8 @@ from demur_proto.models.definition import (
     read_model,
 )
 from demur_proto.models.whitened_gradients import WhitenedGradients
-from demur_proto.round import Feature, Gradient, Linear, Round
+from demur_proto.queries import Feature, Gradient, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import collector_pb2, report_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -109,17 +109,19 @@ class Questions:
         slot_ms = self._watch.slot_ms
         if self._watch.asks == "numbers":
             return define_round(
-                next_round(self.study, [Feature(name="x")], number=number, answer_after_ms=slot_ms)
+                round_of(
+                    self.study, Linear([Feature(name="x")]), number=number, answer_after_ms=slot_ms
+                )
             )
         model = self._fixed if self._watch.asks == "hidden" else self._mapped(number)
         self._models[model.hash] = model
         return define_round(
-            next_gradient(
+            round_of(
                 self.study,
-                model.hash,
+                Gradient(
+                    model_hash=model.hash, dimension=model.value.architecture.parameters, clip=1.0
+                ),
                 number=number,
-                dimension=model.value.architecture.parameters,
-                clip=1.0,
                 answer_after_ms=slot_ms,
             )
         )

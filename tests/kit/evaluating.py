@@ -24,6 +24,8 @@ from demur_client.evaluator.limits import EvaluationLimits
 from demur_client.evaluator.spare import SpareEvaluator
 from demur_client.evaluator.supervised import SupervisedEvaluator
 from demur_client.sources.base import FunctionSource
+from demur_proto.queries import Linear
+from demur_proto.round import round_of
 
 if TYPE_CHECKING:
     from demur_client.device import Device
@@ -209,8 +211,7 @@ async def evaluate(evaluator: Tried, behaviours: list[str]) -> list[dict[str, An
     """One round for each behaviour."""
     from demur_client.device import Device
     from demur_client.slots import report_in_slot
-    from demur_proto.asking import next_round
-    from demur_proto.round import Feature
+    from demur_proto.queries import Feature
     from demur_proto.study import View, design_study
     from demur_proto.wire.definition import define_round, define_study
 
@@ -229,7 +230,7 @@ async def evaluate(evaluator: Tried, behaviours: list[str]) -> list[dict[str, An
         return [{"processes": await abandon(evaluator, device, 10)}]
     for number, behaviour in enumerate(behaviours, start=1):
         feature = Feature(name="value", parameters={"behaviour": float(NAMES.index(behaviour))})
-        asked = define_round(next_round(study, [feature], number=number))
+        asked = define_round(round_of(study, Linear([feature]), number=number))
         device.rehearsed_s(asked)
         await evaluator.prepare(None)
         slot_ms = LONG_SLOT_MS if behaviour in ANSWERED else SLOT_MS
@@ -272,12 +273,11 @@ def descendants() -> list[int]:
 async def abandon(evaluator: Tried, device: "Device", rounds: int) -> int:
     """How many processes there are after visits that ended while the same round was evaluated."""
     from demur_client.slots import report_in_slot
-    from demur_proto.asking import next_round
-    from demur_proto.round import Feature
+    from demur_proto.queries import Feature
     from demur_proto.wire.definition import define_round
 
     feature = Feature(name="value", parameters={"behaviour": float(NAMES.index("hangs"))})
-    asked = define_round(next_round(device.study, [feature], number=100_000))
+    asked = define_round(round_of(device.study, Linear([feature]), number=100_000))
     for _ in range(rounds):
         with anyio.move_on_after(0.05):
             await report_in_slot(device, asked, evaluator, None, slot_ms=3_600_000)

@@ -36,7 +36,7 @@ from demur_client.ledger.counter import FileCounter
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Values
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.samplers.exact import ExactSampler
 from ledger_crash import Doom, watch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from demur_client.ledger.base import Ledger
 from demur_client.ledger.scope import Purse
 from demur_proto.accounting.histograms import design_histogram_study
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_proto.v1.report_pb2 import Report
 from demur_proto.wire.definition import Defined, define_round, define_study, report_id
@@ -61,7 +61,7 @@ def ask(of: Defined[Study], number: int, feature: str = "f") -> Defined[Round]:
     """A round of one coordinate."""
     features = [Feature(name=feature)]
     return define_round(
-        next_round(of, features, number=number, dimension=1, clip=1.0, on_grid=True)
+        round_of(of, Linear(features, dimension=1, clip=1.0, on_grid=True), number=number)
     )
 
 

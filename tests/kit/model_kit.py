@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from demur_proto.asking import next_error_count, next_gradient
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model
-from demur_proto.round import Round
+from demur_proto.queries import ErrorCount, Gradient
+from demur_proto.round import Round, round_of
 from demur_proto.study import Purpose, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 
@@ -44,8 +44,12 @@ MODEL = a_model()
 
 
 def asking(model: DefinedModel, number: int = 1, *, dimension: int = 6) -> Defined[Round]:
-    return define_round(next_gradient(STUDY, model.hash, number=number, dimension=dimension))
+    return define_round(
+        round_of(STUDY, Gradient(model_hash=model.hash, dimension=dimension), number=number)
+    )
 
 
 def counting(model: DefinedModel, number: int = 1, *, parameters: int = 6) -> Defined[Round]:
-    return define_round(next_error_count(COUNTS, model.hash, number=number, parameters=parameters))
+    return define_round(
+        round_of(COUNTS, ErrorCount(model_hash=model.hash, parameters=parameters), number=number)
+    )

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.populations import Population
 from demur_sim.scenario import Scenario
 

@@ -23,7 +23,8 @@ from demur_proto.transport.credentials import (
     read_credential,
 )
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
-from demur_proto.wire.definition import PROTOCOL_VERSION, ROUND_TAG, Defined, hash_definition
+from demur_proto.wire.definition import PROTOCOL_VERSION, ROUND_TAG, Defined
+from demur_proto.wire.hmacs import hash_definition
 
 DEADLINE_S = 15.0
 COMMAND = """

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from demur_proto.arrays import Integers, Words
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -61,7 +61,7 @@ def a_study(name: str = "store") -> Defined[Study]:
 def a_round(study: Defined[Study], number: int = 1, **changes: Any) -> Defined[Round]:
     """A round of two words."""
     options = {"dimension": DIMENSION, "on_grid": True, **changes}
-    return define_round(next_round(study, [Feature(name="x")], number=number, **options))
+    return define_round(round_of(study, Linear([Feature(name="x")], **options), number=number))
 
 
 STUDY = a_study()

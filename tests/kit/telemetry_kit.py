@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from demur_proto.arrays import Integers
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.opening import population_of
 from demur_sim.results.base import Result
 from demur_sim.results.histograms import HistogramResult

@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from demur_proto.arrays import Values
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 
 KINDS = ("active", "exhausted", "erring", "late")
 ROUNDS = 5

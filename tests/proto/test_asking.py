@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, View, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study, read_round
 from demur_proto.wire.words import WordType
@@ -38,7 +38,7 @@ def study(request: pytest.FixtureRequest) -> Defined[Study]:
 
 
 def test_by_default_a_round_is_like_the_base_round(study: Defined[Study]) -> None:
-    asked = next_round(study, [FEATURE, FEATURE], number=2)
+    asked = round_of(study, Linear([FEATURE, FEATURE]), number=2)
 
     assert asked.query == Linear(
         features=(FEATURE, FEATURE),
@@ -56,14 +56,10 @@ def test_by_default_a_round_is_like_the_base_round(study: Defined[Study]) -> Non
 def test_what_is_asked_is_what_devices_accept(
     study: Defined[Study], sigma: float | None, grid_exponent: int | None
 ) -> None:
-    asked = next_round(
+    asked = round_of(
         study,
-        [FEATURE],
+        Linear([FEATURE], dimension=3, clip=0.9, sigma=sigma, grid_exponent=grid_exponent),
         number=1,
-        dimension=3,
-        clip=0.9,
-        sigma=sigma,
-        grid_exponent=grid_exponent,
         answer_after_ms=250,
         close_unix_ms=1_900_000_000_000,
     )
@@ -72,8 +68,8 @@ def test_what_is_asked_is_what_devices_accept(
 
 
 def test_words_take_the_smallest_type_that_holds_them(study: Defined[Study]) -> None:
-    small = next_round(study, [FEATURE], number=1)
-    large = next_round(study, [FEATURE], number=1, grid_exponent=-25, sigma=5000.0)
+    small = round_of(study, Linear([FEATURE]), number=1)
+    large = round_of(study, Linear([FEATURE], grid_exponent=-25, sigma=5000.0), number=1)
 
     assert small.word_type is WordType.INT32
     assert gaussian_for(study.value, small).word_limit < 1 << 31
@@ -86,19 +82,19 @@ def test_words_take_the_smallest_type_that_holds_them(study: Defined[Study]) -> 
 @pytest.mark.parametrize("sigma", [1e16, 1e300])
 def test_noise_that_no_word_holds_is_refused(study: Defined[Study], sigma: float) -> None:
     with pytest.raises(ParameterError, match="64 bits"):
-        next_round(study, [FEATURE], number=1, sigma=sigma)
+        round_of(study, Linear([FEATURE], sigma=sigma), number=1)
 
 
 def test_a_value_off_the_grid_needs_a_finer_grid_than_a_value_on_it(
     study: Defined[Study],
 ) -> None:
     with pytest.raises(ParameterError, match="grid_exponent"):
-        next_round(study, [FEATURE], number=1, clip=0.125)
+        round_of(study, Linear([FEATURE], clip=0.125), number=1)
 
-    asked = next_round(study, [FEATURE], number=1, clip=0.125, on_grid=True)
+    asked = round_of(study, Linear([FEATURE], clip=0.125, on_grid=True), number=1)
     assert gaussian_for(study.value, asked).on_grid
 
 
 def test_a_round_without_features_is_refused(study: Defined[Study]) -> None:
     with pytest.raises(ParameterError):
-        next_round(study, [], number=1)
+        round_of(study, Linear([]), number=1)

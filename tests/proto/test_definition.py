@@ -18,23 +18,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from demur_proto.asking import next_round
 from demur_proto.errors import DemurError, ParameterError, UnsupportedError, WireError
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import KINDS
+from demur_proto.round import Round, round_of
 from demur_proto.study import Measure, Policy, Study, View, design_study
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.wire.definition import (
-    QUERIES,
     Defined,
     ReportIds,
     define_round,
     define_study,
-    hash_definition,
     read_round,
     read_study,
     report_id,
     study_hash_of,
 )
+from demur_proto.wire.hmacs import hash_definition
 from demur_proto.wire.words import WordType
 
 GOLDEN: dict[str, Any] = json.loads(
@@ -210,14 +210,10 @@ def test_a_round_survives_the_wire(
     close: int,
 ) -> None:
     defined = define_round(
-        next_round(
+        round_of(
             STUDY,
-            asked,
+            Linear(asked, dimension=dimension, clip=clip, sigma=sigma, grid_exponent=-15),
             number=number,
-            dimension=dimension,
-            clip=clip,
-            sigma=sigma,
-            grid_exponent=-15,
             answer_after_ms=slot,
             close_unix_ms=close,
         )
@@ -363,7 +359,7 @@ def test_a_round_of_another_study_is_refused() -> None:
 def test_every_question_of_the_schema_can_be_read() -> None:
     kinds = {kind.name for kind in round_pb2.Round.DESCRIPTOR.oneofs_by_name["query"].fields}
 
-    assert kinds == set(QUERIES)
+    assert kinds == set(KINDS)
 
 
 def test_a_round_that_asks_nothing_is_refused() -> None:

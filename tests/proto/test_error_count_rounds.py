@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from demur_proto.accounting.histograms import design_histogram_study
-from demur_proto.asking import next_error_count, next_round
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import guarantee_for, mechanism_for
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.base import Examples
 from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.features import Pixels
-from demur_proto.models.gradients import check_model, error_shares, person_error_share
-from demur_proto.round import ErrorCount, Feature
+from demur_proto.models.gradients import error_shares, person_error_share
+from demur_proto.queries import ErrorCount, Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import round_of
 from demur_proto.study import Purpose, Study, design_study
 from demur_proto.v1 import round_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study, read_round
@@ -39,7 +39,7 @@ def a_study(**changes: Any) -> Defined[Study]:
 
 
 STUDY = a_study()
-ASKED = define_round(next_error_count(STUDY, SIGN.hash, number=1, parameters=4))
+ASKED = define_round(round_of(STUDY, ErrorCount(model_hash=SIGN.hash, parameters=4), number=1))
 
 
 def message() -> round_pb2.Round:
@@ -54,7 +54,7 @@ def query_of(asked: Defined[Any] = ASKED) -> ErrorCount:
 @pytest.mark.parametrize("on_grid", [False, True])
 def test_an_error_count_survives_the_wire(on_grid: bool) -> None:
     asked = define_round(
-        next_error_count(STUDY, SIGN.hash, number=1, parameters=4, on_grid=on_grid)
+        round_of(STUDY, ErrorCount(model_hash=SIGN.hash, parameters=4, on_grid=on_grid), number=1)
     )
 
     assert read_round(asked.definition, study=STUDY) == asked
@@ -74,12 +74,12 @@ def test_what_it_asks_is_in_field_21_by_the_wire_format_of_protobuf() -> None:
 
 def test_it_is_a_sum_of_one_number_of_clip_1_and_promises_what_that_does() -> None:
     sums = a_study(purpose=Purpose.DATA)
-    linear = next_round(sums, [Feature(name="wrong")], number=1, clip=1.0)
+    linear = round_of(sums, Linear([Feature(name="wrong")], clip=1.0), number=1)
 
     assert mechanism_for(STUDY.value, ASKED.value) == mechanism_for(sums.value, linear)
     assert (ASKED.value.weight, ASKED.value.word_type) == (linear.weight, WordType.INT32)
-    of_errors = guarantee_for(STUDY.value, ASKED.value.query)
-    assert of_errors == guarantee_for(sums.value, linear.query)
+    of_errors = ASKED.value.query.guarantee_in(STUDY.value)
+    assert of_errors == linear.query.guarantee_in(sums.value)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_study_of_histograms_alone_counts_no_errors() -> None:
     )
 
     with pytest.raises(ParameterError, match=r"query must be a histogram, .* got 'error count'"):
-        next_error_count(alone, SIGN.hash, number=1, parameters=4)
+        round_of(alone, ErrorCount(model_hash=SIGN.hash, parameters=4), number=1)
 
 
 def test_another_model_or_another_number_of_parameters_is_refused() -> None:
@@ -134,11 +134,11 @@ def test_another_model_or_another_number_of_parameters_is_refused() -> None:
         ModelDefinition(architecture=Softmax(inputs=2, classes=2), theta=np.zeros(6))
     )
 
-    check_model(SIGN, query_of())
+    query_of().check_model(SIGN)
     with pytest.raises(WireError, match="another model"):
-        check_model(other, query_of())
+        query_of().check_model(other)
     with pytest.raises(WireError, match="parameters must be 4, the number of the model's"):
-        check_model(SIGN, replace(query_of(), parameters=5))
+        replace(query_of(), parameters=5).check_model(SIGN)
 
 
 # ---- a person's share --------------------------------------------------------------------------
@@ -213,7 +213,8 @@ def test_whatever_is_no_value_becomes_the_reference_and_whatever_is_one_is_known
     on_grid: bool,
 ) -> None:
     mechanism = mechanism_for(
-        STUDY.value, next_error_count(STUDY, SIGN.hash, number=1, parameters=4, on_grid=on_grid)
+        STUDY.value,
+        round_of(STUDY, ErrorCount(model_hash=SIGN.hash, parameters=4, on_grid=on_grid), number=1),
     )
     assert isinstance(mechanism, GaussianLinear)
     values = np.array([[0.0], [1.0], [0.25], [1 / 3], [2.0], [np.nan], [np.inf], [-np.inf]])

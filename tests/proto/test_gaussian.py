@@ -16,8 +16,9 @@ from demur_proto.arrays import Bits, Values, Words
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
 from demur_proto.mechanisms.gaussian import GaussianLinear, squared_norms
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round
 from demur_proto.study import Measure, Policy, Study, View
 from demur_proto.wire.definition import define_study
 from demur_proto.wire.words import WordType
@@ -478,11 +479,11 @@ ROUND = Round(
 
 def asking(word_type: WordType = WordType.INT32, **changes: Any) -> Round:
     """A round like ROUND with another question, and the weight that it implies."""
+    assert isinstance(ROUND.query, Linear)
     query = replace(ROUND.query, **changes)
-    assert isinstance(query, Linear)
     weight = round_weight(
-        sigma=query.sigma,
-        exponent=query.grid_exponent,
+        sigma=query.noise.sigma,
+        exponent=query.noise.grid_exponent,
         base_sigma=STUDY.base_sigma,
         base_exponent=STUDY.base_grid_exponent,
         base_weight=STUDY.base_weight,

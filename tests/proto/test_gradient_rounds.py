@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from demur_proto.asking import next_gradient, next_round
 from demur_proto.errors import ParameterError, UnsupportedError, WireError
-from demur_proto.mechanisms.registry import guarantee_for, mechanism_for
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.features import Pixels
-from demur_proto.models.gradients import check_model, dimension_of, model_of, person_gradient
-from demur_proto.round import Feature, Gradient
+from demur_proto.models.gradients import model_of, person_gradient
+from demur_proto.queries import Feature, Gradient, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import round_of
 from demur_proto.study import Measure, MechanismFamily, Study, View, design_study
 from demur_proto.v1 import round_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study, read_round
@@ -35,7 +35,9 @@ def a_study(**changes: Any) -> Defined[Study]:
 
 
 STUDY = a_study()
-ASKED = define_round(next_gradient(STUDY, MODEL.hash, number=1, dimension=6, clip=0.75))
+ASKED = define_round(
+    round_of(STUDY, Gradient(model_hash=MODEL.hash, dimension=6, clip=0.75), number=1)
+)
 
 
 def message() -> round_pb2.Round:
@@ -55,12 +57,12 @@ def test_a_gradient_round_survives_the_wire() -> None:
 
 def test_it_has_the_mechanism_weight_and_promise_of_a_linear_round_off_the_grid() -> None:
     features = [Feature(name=f"f{number}") for number in range(6)]
-    linear = next_round(STUDY, features, number=1, clip=0.75)
+    linear = round_of(STUDY, Linear(features, clip=0.75), number=1)
 
     assert mechanism_for(STUDY.value, ASKED.value) == mechanism_for(STUDY.value, linear)
     assert (ASKED.value.weight, ASKED.value.word_type) == (linear.weight, WordType.INT32)
-    of_gradient = guarantee_for(STUDY.value, ASKED.value.query)
-    assert of_gradient == guarantee_for(STUDY.value, linear.query)
+    of_gradient = ASKED.value.query.guarantee_in(STUDY.value)
+    assert of_gradient == linear.query.guarantee_in(STUDY.value)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +109,15 @@ def test_a_study_of_histograms_alone_has_no_gradients() -> None:
         mechanism_family=MechanismFamily.MIXED,
         minimum_cohort=1,
     )
-    assert next_gradient(pure, MODEL.hash, number=1, dimension=6).query.dimension == 6  # type: ignore[union-attr]
+    asked = round_of(pure, Gradient(model_hash=MODEL.hash, dimension=6), number=1)
+    assert asked.query.value_length == 6
     from demur_proto.accounting.histograms import design_histogram_study
 
     alone = define_study(
         design_histogram_study(name="h", epsilon=1.0, delta=1e-6, minimum_cohort=1, categories=4)
     )
     with pytest.raises(ParameterError, match="query must be a histogram"):
-        next_gradient(alone, MODEL.hash, number=1, dimension=6)
+        round_of(alone, Gradient(model_hash=MODEL.hash, dimension=6), number=1)
 
 
 # ---- a person's gradient -----------------------------------------------------------------------
@@ -175,12 +178,12 @@ def test_another_model_or_another_size_is_refused() -> None:
         ModelDefinition(architecture=Softmax(inputs=1, classes=2), theta=np.zeros(4))
     )
 
-    check_model(MODEL, query)
+    query.check_model(MODEL)
     with pytest.raises(WireError, match="another model"):
-        check_model(other, query)
+        query.check_model(other)
     with pytest.raises(WireError, match="dimension must be 6, the number of the model's"):
-        check_model(MODEL, replace(query, dimension=7))
-    assert dimension_of(other) == 4
+        replace(query, dimension=7).check_model(MODEL)
+    assert other.parameters == 4
 
 
 def test_a_module_is_not_looked_for() -> None:

@@ -16,18 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demur_proto.accounting.histograms import design_histogram_study
-from demur_proto.asking import next_histogram, next_round, round_of
 from demur_proto.errors import DemurError, ParameterError, UnsupportedError, WireError
-from demur_proto.mechanisms.registry import (
-    guarantee_for,
-    mechanism_for,
-    randomiser_of,
-    report_length_of,
-    room_of,
-    sized,
-    weight_of,
-)
-from demur_proto.round import MOST_CATEGORIES, Feature, Histogram, Randomiser, Round
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import MOST_CATEGORIES, Feature, Histogram, Linear
+from demur_proto.queries.registry import mechanism_for, room_of
+from demur_proto.round import Round, round_of
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View, design_study
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.wire.definition import (
@@ -170,13 +163,12 @@ def test_a_histogram_survives_the_wire(
     close: int,
     study: Defined[Study],
 ) -> None:
-    asked = next_histogram(
+    asked = round_of(
         study,
-        Feature(name="event"),
+        Histogram(
+            Feature(name="event"), categories=categories, mechanism=mechanism, epsilon=epsilon
+        ),
         number=number,
-        categories=categories,
-        mechanism=mechanism,
-        epsilon=epsilon,
         answer_after_ms=slot,
         close_unix_ms=close,
     )
@@ -191,8 +183,8 @@ def test_a_histogram_survives_the_wire(
 def test_the_words_of_a_report_are_as_many_and_as_large_as_the_round_says(
     mechanism: Randomiser, rng: np.random.Generator
 ) -> None:
-    asked = next_histogram(
-        STUDY, QUERY.feature, number=1, categories=13, mechanism=mechanism, epsilon=1.0
+    asked = round_of(
+        STUDY, Histogram(QUERY.feature, categories=13, mechanism=mechanism, epsilon=1.0), number=1
     )
     sampler = FastSampler(rng)
     randomiser = mechanism_for(STUDY.value, asked)
@@ -201,7 +193,7 @@ def test_the_words_of_a_report_are_as_many_and_as_large_as_the_round_says(
     reports = randomiser.randomise(words, sampler)
 
     assert units.tolist() == [0, *[1] * 13, 0]
-    length = report_length_of(asked.query)
+    length = asked.query.report_length
     data = encode_words(reports, asked.word_type)
     assert len(data) == 15 * asked.word_type.report_bytes(length)
     back, sound = decode_words(data, asked.word_type, reports=15, dimension=length)
@@ -219,14 +211,14 @@ def test_the_sums_of_the_largest_round_fit_64_bits_and_its_release_a_message(
     mechanism: Randomiser, epsilon: float
 ) -> None:
     query = replace(QUERY, mechanism=mechanism, epsilon=epsilon, size=0)
-    randomiser = randomiser_of(replace(query, categories=MOST_CATEGORIES))
+    randomiser = replace(query, categories=MOST_CATEGORIES).randomiser
 
     # Sums take 8 bytes each; estimates, errors and widths too, each. Analysts take 16 MiB.
     assert 8 * randomiser.sums_length + 3 * 8 * MOST_CATEGORIES + 65536 < 16 << 20
     # Words of 32 bits hold every report, and one report fits a frame.
     assert randomiser.sums_length < 1 << 31
     assert -(-randomiser.report_length // 8) <= LARGEST_REPORT_BYTES
-    small = randomiser_of(query)
+    small = query.randomiser
     ones = small.tally(small.randomise(np.array([[5]]), FastSampler(np.random.default_rng(1))))
     assert 0 <= ones.min() <= ones.max() <= 1  # so that 2^53 reports cannot overflow
     assert room_of(small) == 1 << 53
@@ -234,7 +226,7 @@ def test_the_sums_of_the_largest_round_fit_64_bits_and_its_release_a_message(
 
 @pytest.mark.parametrize("mechanism", Randomiser)
 def test_every_category_costs_the_same_and_none_costs_nothing(mechanism: Randomiser) -> None:
-    randomiser = randomiser_of(replace(QUERY, mechanism=mechanism, size=0))
+    randomiser = replace(QUERY, mechanism=mechanism, size=0).randomiser
 
     assert randomiser.largest == 1
     assert randomiser.charge_zcdp(0) == randomiser.charge_pure(0) == 0.0
@@ -249,7 +241,7 @@ def test_every_category_costs_the_same_and_none_costs_nothing(mechanism: Randomi
 @pytest.mark.parametrize("change", [-4, 2**43])
 def test_a_weight_that_a_category_does_not_cost_is_refused(change: int) -> None:
     message = round_message()
-    low = math.ceil(weight_of(STUDY.value, QUERY) / (1 + 2.0**-40))
+    low = math.ceil(QUERY.weight_in(STUDY.value) / (1 + 2.0**-40))
     message.weight = (low if change < 0 else ROUND.value.weight) + change
 
     with pytest.raises(WireError, match="weight"):
@@ -257,7 +249,7 @@ def test_a_weight_that_a_category_does_not_cost_is_refused(change: int) -> None:
 
 
 def test_a_round_from_when_no_category_was_hashed_is_read_with_its_dearer_weight() -> None:
-    mine = weight_of(STUDY.value, QUERY)
+    mine = QUERY.weight_in(STUDY.value)
 
     assert ROUND.value.weight > 1.99 * mine
     assert read(round_message()).value == ROUND.value
@@ -351,7 +343,7 @@ def test_a_histogram_of_no_feature_is_refused() -> None:
 
 def stated(mechanism: Randomiser, size: int) -> Defined[Round]:
     """A round whose only fault may be the size."""
-    right = round_of(STUDY, sized(replace(QUERY, mechanism=mechanism, size=0)), number=1)
+    right = round_of(STUDY, replace(QUERY, mechanism=mechanism, size=0), number=1)
     return define_round(replace(right, query=replace(QUERY, mechanism=mechanism, size=size)))
 
 
@@ -383,7 +375,9 @@ def test_any_size_that_works_is_accepted_with_what_it_costs(size: int) -> None:
 FAMILIES: dict[str, tuple[Defined[Study], Callable[[Defined[Study]], Round]]] = {
     "a linear round in a study of histograms": (
         STUDY,
-        lambda study: replace(next_round(MIXED, [QUERY.feature], number=1), study_hash=study.hash),
+        lambda study: replace(
+            round_of(MIXED, Linear([QUERY.feature]), number=1), study_hash=study.hash
+        ),
     ),
     "a histogram in a Gaussian study": (
         define_study(
@@ -404,7 +398,7 @@ def test_a_round_of_another_family_is_refused_whoever_asks(name: str) -> None:
     with pytest.raises(ParameterError, match="query must be "):
         round_of(study, asked.query, number=1)
     with pytest.raises(ParameterError, match="query must be "):
-        guarantee_for(study.value, asked.query)
+        asked.query.guarantee_in(study.value)
 
     assert str(study.value.mechanism_family) in str(caught.value)
 
@@ -477,10 +471,10 @@ def test_what_fits_a_mixed_budget_never_exceeds_it_in_exact_rationals(
 ) -> None:
     # The two kinds of charges meet in one integer: neither may be worth more than it says.
     study = MIXED.value
-    linear = next_round(MIXED, [QUERY.feature], number=1, sigma=sigma)
+    linear = round_of(MIXED, Linear([QUERY.feature], sigma=sigma), number=1)
     query = replace(QUERY, mechanism=Randomiser.KRR, epsilon=epsilon, size=0)
     histogram = round_of(MIXED, query, number=2)
-    rho = Fraction(randomiser_of(query).charge_zcdp(1))
+    rho = Fraction(query.randomiser.charge_zcdp(1))
     spent, total = 0, Fraction(0)
     steps = Fraction(2) ** study.base_grid_exponent
 
@@ -498,7 +492,7 @@ def test_what_fits_a_mixed_budget_never_exceeds_it_in_exact_rationals(
 
 
 def test_the_statement_says_what_noise_this_is_and_what_one_report_shows() -> None:
-    guarantee = guarantee_for(STUDY.value, replace(QUERY, mechanism=Randomiser.OUE, size=0))
+    guarantee = replace(QUERY, mechanism=Randomiser.OUE, size=0).guarantee_in(STUDY.value)
 
     for words in (
         "(1, 1e-06)-differential privacy, from 0.024-zCDP, over all rounds of the study.",
@@ -520,10 +514,10 @@ def test_the_statement_says_what_noise_this_is_and_what_one_report_shows() -> No
 
 
 def test_a_mixed_study_says_both_of_its_noises() -> None:
-    linear = next_round(MIXED, [QUERY.feature], number=1)
+    linear = round_of(MIXED, Linear([QUERY.feature]), number=1)
 
     for query in (linear.query, replace(QUERY, size=2)):
-        statement = guarantee_for(MIXED.value, query).statement
+        statement = query.guarantee_in(MIXED.value).statement
         assert "total variation 2^-120 of the rounded Gaussian" in statement
         assert "Histograms: randomised responses from integer thresholds" in statement
 

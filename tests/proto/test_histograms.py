@@ -16,8 +16,8 @@ from demur_proto.accounting.histograms import (
     histogram_study_for_epsilon,
 )
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.registry import randomiser_of, weight_of
-from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram
 from demur_proto.study import (
     CATEGORICAL,
     Measure,
@@ -36,10 +36,9 @@ STUDY = design_histogram_study(
 
 def weight(study: Study, mechanism: Randomiser, categories: int, epsilon: float) -> int:
     feature = Feature(name="any")
-    return weight_of(
-        study,
-        Histogram(feature=feature, categories=categories, mechanism=mechanism, epsilon=epsilon),
-    )
+    return Histogram(
+        feature=feature, categories=categories, mechanism=mechanism, epsilon=epsilon
+    ).weight_in(study)
 
 
 @settings(max_examples=12)
@@ -109,14 +108,12 @@ def test_twice_the_answers_cost_half_each() -> None:
     )
 
     costs = [
-        randomiser_of(
-            Histogram(
-                feature=Feature(name="any"),
-                categories=64,
-                mechanism=Randomiser.KRR,
-                epsilon=epsilon,
-            )
-        ).charge_zcdp(1)
+        Histogram(
+            feature=Feature(name="any"),
+            categories=64,
+            mechanism=Randomiser.KRR,
+            epsilon=epsilon,
+        ).randomiser.charge_zcdp(1)
         for epsilon in (ten, twenty)
     ]
     assert costs[0] == pytest.approx(2 * costs[1], rel=1e-9)

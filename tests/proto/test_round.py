@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature, Linear, Round, check_grid
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.base import check_grid
+from demur_proto.round import Round
 from demur_proto.wire.words import WordType
 
 LINEAR = Linear(
@@ -85,7 +87,7 @@ def test_the_refusal_of_a_coarse_grid_names_the_coarsest_that_is_accepted(
 
 
 @pytest.mark.parametrize("field", ["clip", "sigma"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf, None, True, "1"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf, True, "1"])
 def test_numbers_outside_their_range_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=field):
         replace(LINEAR, **{field: value})
@@ -118,7 +120,9 @@ def test_fields_outside_their_range_are_refused(field: str, value: Any) -> None:
     [
         ("features", ()),
         ("features", (Feature(name="f"), Feature(name="g"))),  # more than coordinates
-        ("dimension", 0),
+        ("dimension", -1),
+        ("dimension", None),
+        ("clip", None),
         ("dimension", 1 << 31),
         ("grid_exponent", 901),
         ("grid_exponent", -901),
@@ -128,6 +132,14 @@ def test_fields_outside_their_range_are_refused(field: str, value: Any) -> None:
 def test_fields_of_a_linear_query_outside_their_range_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ParameterError):
         replace(LINEAR, **{field: value})
+
+
+@pytest.mark.parametrize("field", ["sigma", "grid_exponent"])
+def test_no_round_ever_has_a_noise_that_is_not_stated(field: str) -> None:
+    change: dict[str, Any] = {field: None}
+
+    with pytest.raises(ParameterError, match=f"^{field} must be stated"):
+        replace(ROUND, query=replace(LINEAR, **change))
 
 
 @pytest.mark.parametrize(

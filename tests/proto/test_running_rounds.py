@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from counting_kit import a_study
-from demur_proto.asking import round_of
 from demur_proto.errors import ParameterError, StateError, WireError
-from demur_proto.round import Feature, HaltCount, Prefix, Round
+from demur_proto.queries import Feature, HaltCount, RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.v1 import round_pb2
 from demur_proto.wire.definition import Defined, define_round, read_round
 
 STUDY = a_study()
-COUNTING = Prefix(
+COUNTING = RunningCount(
     feature=Feature(name="online", parameters={"day": 3.0}),
     segment=Segment(
         horizon=40, cohort=1000, factorisation=Factorisation.TREE, position=3, first_round=1
@@ -28,7 +28,7 @@ COUNTING = Prefix(
 HALTS = HaltCount(halted_study=bytes(32), segment=COUNTING.segment, sigma=20.5, grid_exponent=-15)
 
 
-def running_round(query: Prefix | HaltCount = COUNTING) -> Defined[Round]:
+def running_round(query: RunningCount | HaltCount = COUNTING) -> Defined[Round]:
     return define_round(round_of(STUDY, query, number=3))
 
 
@@ -41,13 +41,13 @@ SECOND = replace(
 @pytest.mark.parametrize(
     "query", [COUNTING, HALTS, SECOND], ids=["prefix", "halt_count", "second segment"]
 )
-def test_running_counts_come_back_as_they_were_written(query: Prefix | HaltCount) -> None:
+def test_running_counts_come_back_as_they_were_written(query: RunningCount | HaltCount) -> None:
     asked = running_round(query)
 
     assert read_round(asked.definition, study=STUDY).value == asked.value
 
 
-def broken(query: Prefix = COUNTING, **changes: Any) -> round_pb2.Round:
+def broken(query: RunningCount = COUNTING, **changes: Any) -> round_pb2.Round:
     message = round_pb2.Round.FromString(running_round(query).definition)
     for path, value in changes.items():
         *parents, name = path.split("__")

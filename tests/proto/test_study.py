@@ -12,9 +12,9 @@ from demur_client.budget.decide import charge_units
 from demur_client.budget.filters import Filter
 from demur_proto.accounting import conversions
 from demur_proto.accounting.calibration import squared_radius
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import round_of
 from demur_proto.study import Measure, Policy, Study, View, design_study, largest_rho, sampler_delta
 from demur_proto.wire.definition import define_study, read_study
 
@@ -72,7 +72,7 @@ def test_exactly_the_designed_number_of_full_clip_answers_fits(
         grid_exponent=math.floor(math.log2(clip)) - 14 - fineness,
     )
     defined = read_study(define_study(study).definition)
-    asked = next_round(defined, [Feature(name="f")], number=1, clip=clip)
+    asked = round_of(defined, Linear([Feature(name="f")], clip=clip), number=1)
     full = squared_radius(clip, study.base_grid_exponent)
 
     charge = charge_units(full, weight=asked.weight, budget_units=study.budget_units)

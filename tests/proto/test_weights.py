@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting_kit import a_study
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError, WireError
-from demur_proto.round import Feature, Weights
+from demur_proto.queries import Feature, Linear, Weights
+from demur_proto.round import round_of
 from demur_proto.v1 import round_pb2
 from demur_proto.wire.definition import define_round, read_round
 
@@ -21,18 +21,18 @@ MATRIX = [[1.0, 2.0, 0.0], [0.5, -1.0, 3.0]]
 
 
 def test_weighted_questions_come_back_as_they_were_written() -> None:
-    asked = define_round(next_round(STUDY, [X, Y], number=1, weights=MATRIX))
+    asked = define_round(round_of(STUDY, Linear([X, Y], weights=Weights.of(MATRIX)), number=1))
 
     read = read_round(asked.definition, study=STUDY).value
 
     assert read == asked.value
-    assert read.query.weights == Weights(((1.0, 2.0, 0.0), (0.5, -1.0, 3.0)))  # type: ignore[union-attr]
+    assert read.query.weights == Weights(((1.0, 2.0, 0.0), (0.5, -1.0, 3.0)))  # type: ignore[attr-defined]
     assert read.query.value_length == 2
 
 
 def test_without_weights_a_question_is_the_bytes_that_it_was_before_there_were_any() -> None:
     message = round_pb2.Round.FromString(
-        define_round(next_round(STUDY, [X, Y], number=1)).definition
+        define_round(round_of(STUDY, Linear([X, Y]), number=1)).definition
     )
 
     assert not message.linear.weights
@@ -91,14 +91,16 @@ def test_a_number_that_is_none_makes_none() -> None:
 )
 def test_weights_that_are_none_are_refused_in_one_line(wrong: dict[str, Any], name: str) -> None:
     with pytest.raises(ParameterError, match=f"^{name} must be") as caught:
-        next_round(STUDY, [X, Y], number=1, **wrong)
+        round_of(
+            STUDY, Linear([X, Y], **{**wrong, "weights": Weights.of(wrong["weights"])}), number=1
+        )
 
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("weights", [[1.0] * 5, [math.nan, 1.0, 1.0, 1.0], [1.0, 2.0]], ids=str)
 def test_a_message_whose_weights_do_not_fit_is_refused(weights: list[float]) -> None:
-    asked = define_round(next_round(STUDY, [X, Y], number=1, weights=MATRIX))
+    asked = define_round(round_of(STUDY, Linear([X, Y], weights=Weights.of(MATRIX)), number=1))
     message = round_pb2.Round.FromString(asked.definition)
     message.linear.ClearField("weights")
     message.linear.weights.extend(weights)

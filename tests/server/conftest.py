@@ -1,12 +1,13 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from demur_client.connection import connected
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import analyst_pb2_grpc, collector_pb2_grpc
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -37,11 +38,11 @@ def study() -> Defined[Study]:
 
 @pytest.fixture
 def ask(study: Defined[Study]) -> Ask:
-    """A round of the study: its number, and what `next_round` takes."""
+    """A round of the study: its number, what `Linear` takes, and when it closes."""
 
-    def asked(number: int, **changes: object) -> Defined[Round]:
-        options: dict[str, object] = {"features": [Feature(name="x")], "on_grid": True, **changes}
-        return define_round(next_round(study, number=number, **options))  # type: ignore[arg-type]
+    def asked(number: int, *, close_unix_ms: int = 0, **changes: Any) -> Defined[Round]:
+        query = Linear(**{"features": [Feature(name="x")], "on_grid": True, **changes})
+        return define_round(round_of(study, query, number=number, close_unix_ms=close_unix_ms))
 
     return asked
 

@@ -21,8 +21,9 @@ from demur_client.device import Device
 from demur_client.enrolment import enrol, new_nonce
 from demur_proto.arrays import Values
 from demur_proto.errors import AccessError, ParameterError, StateError, StorageError
+from demur_proto.queries import Feature, Linear
 from demur_proto.release import Withheld
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.transport.credentials import DeviceCredential, NamedSecret
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
@@ -253,7 +254,7 @@ async def test_real_devices_with_real_credentials_make_a_release(
             device = Device(study, Ones(), FastSampler(rng.spawn(1)[0]))
             work = visit(device, channel, last_round=1, credential=credential)
             tasks.start_soon(_awaited, work)
-        release = await asking.ask(Feature(name="x"), reports=3, on_grid=True)
+        release = await asking.ask(Linear([Feature(name="x")], on_grid=True), reports=3)
 
     assert release.reports == 3
     assert "not authenticated" not in release.guarantee

@@ -10,8 +10,8 @@ import pytest
 from analyst_kit import DEADLINE_S, Ask, X, send
 from demur_client.policy import OwnerPolicy
 from demur_proto.errors import ParameterError, StateError, WireError
+from demur_proto.queries import Feature, Linear
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Feature
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2
 from demur_proto.wire.definition import Defined
@@ -37,11 +37,11 @@ async def test_the_release_of_another_round_is_no_answer(study: Defined[Study]) 
         served(collector) as ports,
         Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as analyst,
     ):
-        first = await analyst.open(X, on_grid=True)
+        first = await analyst.open(Linear([X], on_grid=True))
         collector.first = first.hash
         await send(collector, first, 1, 2)
         assert (await analyst.close(first)).round_hash == first.hash
-        second = await analyst.open(X, on_grid=True)
+        second = await analyst.open(Linear([X], on_grid=True))
         await send(collector, second, 1, 2)
 
         with pytest.raises(WireError, match="the release of another round"):
@@ -55,9 +55,9 @@ async def test_a_question_has_a_slot_that_an_owner_accepts_unless_either_says_ot
     async with served(collector) as ports:
         target = f"127.0.0.1:{ports.analyst}"
         async with Analyst.create(target, study.value) as analyst:
-            asked = await analyst.open(X, on_grid=True)
+            asked = await analyst.open(Linear([X], on_grid=True))
         async with Analyst.resume(target, answer_after_ms=250) as analyst:
-            sooner = await analyst.open(X, on_grid=True)
+            sooner = await analyst.open(Linear([X], on_grid=True))
 
     default.check_round(asked)
     assert asked.value.answer_after_ms == default.shortest_slot_ms
@@ -83,7 +83,7 @@ async def test_an_answered_question_gives_its_release(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answer)
-        release = await analyst.ask(X, on_grid=True, reports=3, timeout_s=DEADLINE_S)
+        release = await analyst.ask(Linear([X], on_grid=True), reports=3, timeout_s=DEADLINE_S)
 
     assert (release.number, release.reports, release.sums.tolist()) == (1, 3, [160])
     assert release.estimate.tolist() == [1.25]
@@ -99,8 +99,8 @@ async def test_a_question_waits_for_the_minimum_cohort_unless_told_otherwise(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answer)
-        release = await analyst.ask(X, on_grid=True, timeout_s=DEADLINE_S)
-    withheld = await analyst.ask(X, on_grid=True, reports=0, timeout_s=DEADLINE_S)
+        release = await analyst.ask(Linear([X], on_grid=True), timeout_s=DEADLINE_S)
+    withheld = await analyst.ask(Linear([X], on_grid=True), reports=0, timeout_s=DEADLINE_S)
 
     assert release.reports == 2
     assert (withheld.reports, withheld.withheld) == (0, Withheld.BELOW_MINIMUM_COHORT)
@@ -109,7 +109,7 @@ async def test_a_question_waits_for_the_minimum_cohort_unless_told_otherwise(
 async def test_reports_that_do_not_come_in_time_leave_the_round_open(
     analyst: Analyst, collector: Collector
 ) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
     await send(collector, asked, 5)
 
     started = time.monotonic()
@@ -127,9 +127,9 @@ async def test_the_next_question_may_be_asked_after_one_that_got_no_answer(
     analyst: Analyst, collector: Collector
 ) -> None:
     with pytest.raises(StateError, match="it stays open"):
-        await analyst.ask(X, on_grid=True, timeout_s=0.05)
+        await analyst.ask(Linear([X], on_grid=True), timeout_s=0.05)
 
-    second = await analyst.open(X, on_grid=True)
+    second = await analyst.open(Linear([X], on_grid=True))
 
     assert second.value.number == 2
 
@@ -138,14 +138,14 @@ async def test_whoever_was_overtaken_or_lost_an_answer_goes_on_with_the_next_num
     analyst: Analyst, ports: Ports
 ) -> None:
     async with Analyst.resume(f"127.0.0.1:{ports.analyst}") as other:
-        await other.open(X, on_grid=True)
+        await other.open(Linear([X], on_grid=True))
     with pytest.raises(StateError, match="round 1 cannot open: the next number is 2"):
-        await analyst.open(Feature(name="y"), on_grid=True)
+        await analyst.open(Linear([Feature(name="y")], on_grid=True))
 
-    asked = await analyst.open(Feature(name="y"), on_grid=True)
+    asked = await analyst.open(Linear([Feature(name="y")], on_grid=True))
     with anyio.move_on_after(0.002):  # perhaps it was opened, perhaps not
-        await analyst.open(X, on_grid=True)
-    last = await analyst.open(Feature(name="z"), on_grid=True)
+        await analyst.open(Linear([X], on_grid=True))
+    last = await analyst.open(Linear([Feature(name="z")], on_grid=True))
 
     assert asked.value.number == 2
     assert last.value.number in (3, 4)
@@ -157,7 +157,7 @@ async def test_the_same_question_at_the_same_time_is_asked_as_often_as_it_was_pu
     numbers: list[int] = []
 
     async def put() -> None:
-        numbers.append((await analyst.open(X, on_grid=True)).value.number)
+        numbers.append((await analyst.open(Linear([X], on_grid=True))).value.number)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
@@ -171,7 +171,7 @@ async def test_a_question_that_could_not_be_closed_is_not_opened(
     wrong: dict[str, Any], analyst: Analyst, collector: Collector
 ) -> None:
     with pytest.raises(ParameterError, match=f"^{next(iter(wrong))} must be"):
-        await analyst.ask(X, on_grid=True, **wrong)
+        await analyst.ask(Linear([X], on_grid=True), **wrong)
 
     assert collector.rounds_opened(analyst.study.hash) == 0
 
@@ -180,7 +180,7 @@ async def test_closing_again_gives_the_same_release_byte_for_byte(
     analyst: Analyst, analysts: Any, collector: Collector
 ) -> None:
     for number, words in [(1, [5, 6]), (2, [7])]:  # one published, one withheld
-        asked = await analyst.open(X, on_grid=True)
+        asked = await analyst.open(Linear([X], on_grid=True))
         await send(collector, asked, *words)
 
         request = analyst_pb2.CloseRoundRequest(round_hash=asked.hash)
@@ -198,7 +198,7 @@ async def test_closing_again_gives_the_same_release_byte_for_byte(
 async def test_a_withheld_release_holds_no_sum_on_the_wire(
     analyst: Analyst, analysts: Any, collector: Collector
 ) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
     await send(collector, asked, 7117)
 
     request = analyst_pb2.CloseRoundRequest(round_hash=asked.hash)
@@ -212,7 +212,7 @@ async def test_a_release_much_larger_than_a_report_arrives(
     analyst: Analyst, collector: Collector
 ) -> None:
     largest = ((1 << 20) - 16) // 4
-    asked = await analyst.open(X, dimension=largest, on_grid=True)
+    asked = await analyst.open(Linear([X], dimension=largest, on_grid=True))
     words = np.full((1, largest), 5).astype("<i4").tobytes()
     for who in (1, 2):
         await collector.intake.submit(asked.hash, who.to_bytes(16, "big"), words)
@@ -226,7 +226,7 @@ async def test_a_release_much_larger_than_a_report_arrives(
 async def test_where_a_round_stands_is_its_count_and_nothing_else(
     analyst: Analyst, analysts: Any, collector: Collector
 ) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
     await send(collector, asked, 7117, 5)
     request = analyst_pb2.GetRoundRequest(round_hash=asked.hash)
 

@@ -14,6 +14,7 @@ from demur_proto.errors import (
     UnsupportedError,
     WireError,
 )
+from demur_proto.queries import Linear
 from demur_proto.study import Study
 from demur_proto.v1 import analyst_pb2, round_pb2, study_pb2
 from demur_proto.wire.definition import Defined
@@ -107,7 +108,7 @@ async def test_what_does_not_exist_is_not_found(analysts: Any) -> None:
 async def test_the_release_of_an_open_round_does_not_exist_yet(
     analyst: Analyst, analysts: Any
 ) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
     request = analyst_pb2.GetReleaseRequest(round_hash=asked.hash)
 
     error = await refusal(analysts.GetRelease(request, timeout=DEADLINE_S))
@@ -162,6 +163,6 @@ async def test_bytes_that_do_not_parse_are_refused(ports: Ports) -> None:
 
 async def test_an_argument_out_of_range_never_reaches_the_collector(analyst: Analyst) -> None:
     with pytest.raises(ParameterError, match="clip"):
-        await analyst.open(X, clip=-1.0)
+        await analyst.open(Linear([X], clip=-1.0))
 
-    assert (await analyst.open(X, on_grid=True)).value.number == 1
+    assert (await analyst.open(Linear([X], on_grid=True))).value.number == 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from demur_proto.errors import NotFoundError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
@@ -18,16 +18,16 @@ X = Feature(name="x")
 async def test_a_study_is_resumed_with_the_next_number(ports: Ports, study: Defined[Study]) -> None:
     target = f"127.0.0.1:{ports.analyst}"
     async with Analyst.create(target, study.value, answer_after_ms=0) as first:
-        await first.open(X, on_grid=True)
-        await first.open(X, on_grid=True)
+        await first.open(Linear([X], on_grid=True))
+        await first.open(Linear([X], on_grid=True))
 
     numbers = []
     for wanted in (None, "test", study.hash.hex(), study.hash.hex()[:8].upper()):
         async with Analyst.resume(target, wanted) as analyst:
             assert analyst.study == study
-            numbers.append((await analyst.open(X, on_grid=True)).value.number)
+            numbers.append((await analyst.open(Linear([X], on_grid=True))).value.number)
     async with Analyst.create(target, study.value, answer_after_ms=0) as again:
-        numbers.append((await again.open(X, on_grid=True)).value.number)
+        numbers.append((await again.open(Linear([X], on_grid=True))).value.number)
 
     assert numbers == [3, 4, 5, 6, 7]
     assert await list_studies(target) == [(study, 7)]

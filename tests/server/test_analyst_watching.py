@@ -9,6 +9,7 @@ import pytest
 from analyst_kit import DEADLINE_S, X, send, watched
 from cancel_kit import cancelled
 from demur_proto.errors import ConnectionLost, StateError
+from demur_proto.queries import Linear
 from demur_proto.release import Release
 from demur_proto.round import Round
 from demur_proto.study import Study
@@ -28,7 +29,7 @@ async def test_every_watcher_gets_every_release_in_order_with_those_before_it_ca
         seen[name] = await watched(analyst, count, from_number=first)
 
     async def release() -> Release:
-        asked = await analyst.open(X, on_grid=True)
+        asked = await analyst.open(Linear([X], on_grid=True))
         await send(collector, asked, asked.value.number, 5)
         return await analyst.close(asked)
 
@@ -57,7 +58,7 @@ async def test_a_watcher_that_stops_leaves_the_others_be(analyst: Analyst) -> No
         tasks.start_soon(watch)
         await cancelled(0.05, lambda: watched(analyst, 1))
         for _ in range(2):
-            await analyst.close(await analyst.open(X, on_grid=True))
+            await analyst.close(await analyst.open(Linear([X], on_grid=True)))
 
     assert [release.number for release in seen] == [1, 2]
 
@@ -96,7 +97,7 @@ async def test_an_analyst_whose_collector_stops_is_told(study: Defined[Study]) -
     ):
         made = Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0)
         analyst = await channels.enter_async_context(made)
-        asked = await analyst.open(X, on_grid=True)
+        asked = await analyst.open(Linear([X], on_grid=True))
         tasks.start_soon(watch, analyst)
         tasks.start_soon(close, analyst, asked)
         await anyio.sleep(0.05)
@@ -108,13 +109,13 @@ async def test_an_analyst_whose_collector_stops_is_told(study: Defined[Study]) -
 async def test_cancelling_a_call_cancels_nothing_else(
     analyst: Analyst, collector: Collector
 ) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
 
     for _ in range(3):
         await cancelled(0.02, lambda: analyst.close(asked, after_reports=1))
         await cancelled(0.02, lambda: watched(analyst, 1))
-        await cancelled(0.0, lambda: analyst.open(X, on_grid=True))
-        await cancelled(0.02, lambda: analyst.ask(X, on_grid=True))
+        await cancelled(0.0, lambda: analyst.open(Linear([X], on_grid=True)))
+        await cancelled(0.02, lambda: analyst.ask(Linear([X], on_grid=True)))
 
     assert not (await collector.totals(asked.hash)).closed
     await send(collector, asked, 5, 6)
@@ -122,7 +123,7 @@ async def test_cancelling_a_call_cancels_nothing_else(
 
 
 async def test_a_call_in_a_cancelled_group_ends_with_its_group(analyst: Analyst) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
 
     async def group() -> None:
         async with anyio.create_task_group() as tasks:
@@ -135,7 +136,7 @@ async def test_a_call_in_a_cancelled_group_ends_with_its_group(analyst: Analyst)
 async def test_no_bug_is_logged_when_analysts_come_and_go(
     analyst: Analyst, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = await analyst.open(X, on_grid=True)
+    asked = await analyst.open(Linear([X], on_grid=True))
 
     for _ in range(3):
         await cancelled(0.02, lambda: watched(analyst, 1))

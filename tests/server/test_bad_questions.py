@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from demur_proto.errors import DemurError
-from demur_proto.round import Feature, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, HaltCount, Histogram, Linear, RunningCount, Weights
 from demur_proto.running.segments import Segment
 from demur_proto.study import Study, design_study
 from demur_proto.wire.definition import Defined
@@ -29,10 +30,11 @@ async def analyst(ports: Ports) -> AsyncIterator[Analyst]:
         yield made
 
 
+WRONG: Any = "wrong"
 Put = Callable[[Any], Any]  # asks an analyst what its types would not allow
 BAD: list[tuple[str, Put, str]] = [
     *(
-        (f"clip {clip}", lambda a, clip=clip: a.open(X, clip=clip), said)
+        (f"clip {clip}", lambda a, clip=clip: a.open(Linear([X], clip=clip)), said)
         for clip, said in [
             (0.0, "^clip must be a finite number > 0, got 0.0$"),
             (math.nan, "^clip must be"),
@@ -40,24 +42,60 @@ BAD: list[tuple[str, Put, str]] = [
             (1e-300, r"\(clip 1e-300\), got -14$"),
         ]
     ),
-    ("fewer coordinates", lambda a: a.open(X, Y, dimension=1), "^dimension must be at least one"),
-    ("too many", lambda a: a.open(X, dimension=4), "^dimension must be <= 3, the study"),
-    ("NaN weight", lambda a: a.open(X, weights=[[math.nan]]), "^weights must be finite numbers"),
-    ("one weight", lambda a: a.open(X, Y, weights=[[1.0]]), "^dimension must be at least one for"),
-    ("rows", lambda a: a.open(X, weights=[[1.0]], dimension=2), "^dimension must be 1 weighted"),
-    ("no feature", lambda a: a.open(), "^features must be at least one feature"),
-    ("bound", lambda a: a.open_prefix(X, SEGMENT, bound=0), "^bound must be an integer >= 1"),
-    ("segment", lambda a: a.open_prefix(X, "seg"), "^segment must be a Segment, got 'seg'"),
-    ("state", lambda a: a.open_prefix("x", SEGMENT), "^feature must be a Feature, got 'x'"),
-    ("position", lambda a: a.open_prefix(X, SEGMENT.after(1)), "^position must be at most 1 in"),
-    ("doubled", lambda a: a.open_prefix(X, SEGMENT.after(1).doubled()), "^first_round must be a r"),
+    (
+        "fewer coordinates",
+        lambda a: a.open(Linear([X, Y], dimension=1)),
+        "^dimension must be at least one",
+    ),
+    ("too many", lambda a: a.open(Linear([X], dimension=4)), "^dimension must be <= 3, the study"),
+    (
+        "NaN weight",
+        lambda a: a.open(Linear([X], weights=Weights.of([[math.nan]]))),
+        "^weights must be finite numbers",
+    ),
+    (
+        "one weight",
+        lambda a: a.open(Linear([X, Y], weights=Weights.of([[1.0]]))),
+        "^dimension must be at least one for",
+    ),
+    (
+        "rows",
+        lambda a: a.open(Linear([X], weights=Weights.of([[1.0]]), dimension=2)),
+        "^dimension must be 1 weighted",
+    ),
+    ("no feature", lambda a: a.open(Linear([])), "^features must be at least one feature"),
+    (
+        "bound",
+        lambda a: a.open(RunningCount(X, SEGMENT, bound=0)),
+        "^bound must be an integer >= 1",
+    ),
+    (
+        "segment",
+        lambda a: a.open(RunningCount(X, WRONG)),
+        "^segment must be a Segment, got 'wrong'",
+    ),
+    ("state", lambda a: a.open(RunningCount(WRONG, SEGMENT)), r"^feature must be Feature\(name"),
+    (
+        "position",
+        lambda a: a.open(RunningCount(X, SEGMENT.after(1))),
+        "^position must be at most 1 in",
+    ),
+    (
+        "doubled",
+        lambda a: a.open(RunningCount(X, SEGMENT.after(1).doubled())),
+        "^first_round must be a r",
+    ),
     (
         "histogram",
-        lambda a: a.open_histogram(X, categories=3, epsilon=1.0, **KRR),
+        lambda a: a.open(Histogram(X, categories=3, epsilon=1.0, **KRR)),
         "^query must be linear",
     ),
-    ("itself", lambda a: a.open_halt_count(a.study.hash, SEGMENT), "^purpose must be halts"),
-    ("waiting", lambda a: a.ask(X, timeout_s=math.nan), "^timeout_s must be a finite number > 0"),
+    ("itself", lambda a: a.open(HaltCount(a.study.hash, SEGMENT)), "^purpose must be halts"),
+    (
+        "waiting",
+        lambda a: a.ask(Linear([X]), timeout_s=math.nan),
+        "^timeout_s must be a finite number > 0",
+    ),
 ]
 
 
@@ -70,7 +108,7 @@ async def test_a_question_that_cannot_be_put_is_told_why_and_nothing_is_lost(
         assert len(str(caught.value).splitlines()) == 1, name
         assert collector.rounds_opened(analyst.study.hash) == 0, name
 
-    assert (await analyst.open(X)).value.number == 1
+    assert (await analyst.open(Linear([X]))).value.number == 1
 
 
 @pytest.mark.parametrize(
@@ -101,8 +139,8 @@ async def test_a_study_says_how_many_rounds_it_has_at_most(ports: Ports) -> None
     )
     async with Analyst.create(f"127.0.0.1:{ports.analyst}", study, answer_after_ms=0) as analyst:
         defined: Defined[Study] = analyst.study
-        await analyst.open(X)
+        await analyst.open(Linear([X]))
         with pytest.raises(DemurError, match=r"^number must be <= the horizon 1, got 2"):
-            await analyst.open(X)
+            await analyst.open(Linear([X]))
 
     assert defined.value.base_sigma > 1e5

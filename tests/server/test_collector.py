@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from collector_kit import Ask, gaussian_for, ids, send, slow_collector
-from demur_proto.asking import next_round
 from demur_proto.errors import DemurError, NotFoundError, StateError, UnsupportedError, WireError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, design_study
 from demur_proto.v1 import round_pb2, study_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study, read_round
@@ -163,7 +163,7 @@ async def test_a_round_whose_reports_or_release_would_be_too_large_is_refused(
 
     def asked(dimension: int) -> Defined[Round]:
         return define_round(
-            next_round(wide, [Feature(name="x")], number=1, dimension=dimension, on_grid=True)
+            round_of(wide, Linear([Feature(name="x")], dimension=dimension, on_grid=True), number=1)
         )
 
     with pytest.raises(UnsupportedError, match="fewer coordinates"):

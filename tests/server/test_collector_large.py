@@ -17,8 +17,8 @@ from agent_kit import visit
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values, Words
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study, design_study
 from demur_proto.transport.credentials import (
     DeviceCredential,
@@ -124,7 +124,9 @@ def asked_all_the_time(server: Server) -> Iterator[Callable[[], float]]:
 def wide_round() -> tuple[Defined[Study], Defined[Round]]:
     study = define_study(STUDY)
     question = [Feature(name="x")]
-    return study, define_round(next_round(study, question, number=1, dimension=WORDS, on_grid=True))
+    return study, define_round(
+        round_of(study, Linear(question, dimension=WORDS, on_grid=True), number=1)
+    )
 
 
 async def let_in(
@@ -194,7 +196,7 @@ async def test_ten_million_words_reach_the_analyst_in_bounded_memory(
         async with Analyst.create(
             server.analysts, STUDY, credential=server.analyst, answer_after_ms=0
         ) as analyst:
-            asked = await analyst.open(Feature(name="x"), dimension=WORDS, on_grid=True)
+            asked = await analyst.open(Linear([Feature(name="x")], dimension=WORDS, on_grid=True))
             assert asked.value.word_type is WordType.INT32
             device = Device(analyst.study, Spread(), FastSampler(np.random.default_rng(1)))
             sealed = device.report(asked, device.evaluate(asked))

@@ -27,7 +27,7 @@ from demur_proto.errors import (
     StorageError,
     UnsupportedError,
 )
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import Study
 from demur_proto.transport.channels import ClientTls
 from demur_proto.transport.credentials import read_token
@@ -135,7 +135,7 @@ async def test_after_a_kill_and_after_a_stop_it_goes_on_where_it_was(
             ) as analyst,
             connected(server.devices) as channel,
         ):
-            asked = await analyst.open(X, on_grid=True)
+            asked = await analyst.open(Linear([X], on_grid=True))
             first = await answer(channel, one, study, word=5)
         server.process.kill()
     with serving(tmp_path) as server:
@@ -148,7 +148,7 @@ async def test_after_a_kill_and_after_a_stop_it_goes_on_where_it_was(
     with serving(tmp_path) as server:
         async with Analyst.resume(server.analysts, credential=server.analyst) as analyst:
             release = await analyst.close(asked)
-            following = await analyst.open(X, on_grid=True)
+            following = await analyst.open(Linear([X], on_grid=True))
 
     assert (first, again, second) == (ACCEPTED, DUPLICATE, ACCEPTED)
     assert status == 0
@@ -258,7 +258,7 @@ async def test_on_postgresql_each_shard_has_one_collector_and_all_share_a_key(
             async with Analyst.create(
                 zero.analysts, study.value, credential=zero.analyst, answer_after_ms=0
             ) as made:
-                await made.open(X, on_grid=True)
+                await made.open(Linear([X], on_grid=True))
             with anyio.fail_after(DEADLINE_S):  # it follows the other one
                 while True:
                     try:

@@ -15,15 +15,16 @@ import pytest
 from demur_client.connection import connected
 from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.errors import ParameterError, StateError
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Feature, Histogram, Randomiser
 from demur_proto.study import design_study
 from demur_proto.transport.credentials import DeviceCredential, read_token
 from demur_proto.wire.definition import Defined, read_round
 from demur_server.admin.admin import make_tokens
 from demur_server.analyst import Analyst
 from demur_server.analyst_calls import list_studies
-from demur_server.commands.question import ask_running
+from demur_server.commands.question import next_running
 from demur_server.store.inspect import sqlite_door
 from demur_server.store.records import kept_rounds
 from serve_kit import DEADLINE_S, Server, answer, enrolled, serving, start
@@ -243,7 +244,8 @@ async def test_a_running_count_goes_on_by_itself_in_segments_twice_as_long(
 
         async def asked_now(**given: Any) -> Release:
             state = Feature(name="online")
-            return await ask_running(analyst, state, given, reports=0, timeout_s=DEADLINE_S)
+            query = await next_running(analyst, state, given)
+            return await analyst.ask(query, reports=0, timeout_s=DEADLINE_S)
 
         with pytest.raises(ParameterError, match="--bound must be 1, as the count says; --anew be"):
             await asked_now(bound=2)
@@ -251,7 +253,7 @@ async def test_a_running_count_goes_on_by_itself_in_segments_twice_as_long(
         with pytest.raises(
             ParameterError, match=r"^question must be online, which this study coun"
         ):
-            await ask_running(analyst, mistyped, {}, reports=0, timeout_s=DEADLINE_S)
+            await next_running(analyst, mistyped, {})
         withheld = await asked_now()
         with pytest.raises(StateError, match=r"^round 3 of the running count was withheld"):
             await asked_now()
@@ -302,10 +304,10 @@ ASK = """
 import sys, numpy as np
 from demur_proto.transport.credentials import NamedSecret
 from demur_proto.errors import DemurError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, HaltCount, Histogram, Linear, RunningCount
 from demur_proto.study import design_study
 from demur_server.admin.data_folder import find_listening, read_secret_file
-from demur_server.blocking import open_notebook
+from demur_server.blocking import BlockingAnalyst
 from pathlib import Path
 folder = Path(sys.argv[1])
 target, secret = find_listening(folder).analyst, read_secret_file(folder / "analyst.credential")
@@ -315,38 +317,38 @@ study = design_study(
 x = Feature(name="x")
 """
 TWICE = """
-with open_notebook(target, study, credential=secret) as notebook:
-    release = notebook.ask(x, on_grid=True)
+with BlockingAnalyst.connect(target, study, credential=secret) as notebook:
+    release = notebook.ask(Linear([x], on_grid=True))
     estimates, errors = release.array()
     print(estimates.tolist(), errors.shape, errors[0] == release.standard_error[0])
     for seen in notebook.watch():
         print(seen.number, tuple(seen.sums.tolist()))
         break
-with open_notebook(target, sys.argv[2], credential=secret) as notebook:
-    print(notebook.open(x, on_grid=True).value.number)
+with BlockingAnalyst.connect(target, sys.argv[2], credential=secret) as notebook:
+    print(notebook.open(Linear([x], on_grid=True)).value.number)
     try:
-        notebook.ask(x, on_grid=True, timeout_s=0.1)
+        notebook.ask(Linear([x], on_grid=True), timeout_s=0.1)
     except DemurError as error:
         print(error)
 """
 HISTOGRAM = """
 import threading, asyncio
 from demur_proto.accounting.histograms import design_histogram_study
-from demur_proto.round import Randomiser
+from demur_proto.mechanisms.registry import Randomiser
 study = design_histogram_study(
     name=sys.argv[2], epsilon=8.0, delta=1e-6, minimum_cohort=2, categories=4
 )
 how = dict(categories=4, mechanism=Randomiser.KRR, epsilon=0.5)
 
 async def cell():  # a notebook has a loop of its own
-    with open_notebook(target, study, credential=secret) as notebook:
-        release = notebook.ask_histogram(x, **how)
+    with BlockingAnalyst.connect(target, study, credential=secret) as notebook:
+        release = notebook.ask(Histogram(x, **how))
         print(len(release.estimate), release.reports)
-        print(notebook.open_histogram(x, **how).value.number)
+        print(notebook.open(Histogram(x, **how)).value.number)
         numbers = []
         threads = [
             threading.Thread(
-                target=lambda: numbers.append(notebook.open_histogram(x, **how).value.number)
+                target=lambda: numbers.append(notebook.open(Histogram(x, **how)).value.number)
             )
             for _ in range(4)
         ]
@@ -355,10 +357,10 @@ async def cell():  # a notebook has a loop of its own
         print(sorted(numbers))
         for wrong in (dict(reports=-1), dict(timeout_s=float("nan")), dict(timeout_s=0)):
             try:
-                notebook.ask_histogram(x, **how, **wrong)
+                notebook.ask(Histogram(x, **how), **wrong)
             except DemurError as error:
                 print(error)
-        print(notebook.open_histogram(x, **how).value.number)
+        print(notebook.open(Histogram(x, **how)).value.number)
 
 asyncio.run(cell())
 """
@@ -369,31 +371,32 @@ from demur_proto.study import Purpose
 study = design_study(name=sys.argv[2], epsilon=1.0, delta=1e-6, answers=3, minimum_cohort=2)
 other = bytes(32)
 halts = replace(study, name=sys.argv[2] + " halts", purpose=Purpose.HALTS)
-with open_notebook(target, study, credential=secret) as notebook:
+with BlockingAnalyst.connect(target, study, credential=secret) as notebook:
     print(notebook.next_of("x"))
     segment = Segment(horizon=2, cohort=2)
-    for wrong in (notebook.open_prefix, notebook.ask_prefix):
-        try:
-            wrong(x, "seg")
-        except DemurError as error:
-            print(error)
-    asked = notebook.open_prefix(x, segment)
+    for verb in (notebook.open, notebook.ask):
+        for wrong in ("x", x):
+            try:
+                verb(wrong)
+            except DemurError as error:
+                print(error)
+    asked = notebook.open(RunningCount(x, segment))
     try:
         notebook.next_of("x")
     except DemurError as error:
         print(str(error).replace(asked.hash.hex(), "HASH"))
     print(notebook.close(asked).withheld)
-    release = notebook.ask_prefix(x, segment.following(1), reports=0)
+    release = notebook.ask(RunningCount(x, segment.following(1)), reports=0)
     print(release.number, release.withheld)
-with open_notebook(target, halts, credential=secret) as notebook:
-    print(notebook.ask_halt_count(other, segment, reports=0).number)
-    print(notebook.open_halt_count(other, segment.following(1)).value.query.segment.position)
+with BlockingAnalyst.connect(target, halts, credential=secret) as notebook:
+    print(notebook.ask(HaltCount(other, segment), reports=0).number)
+    print(notebook.open(HaltCount(other, segment.following(1))).value.query.segment.position)
 """
 INTERRUPTED = """
-with open_notebook(target, study, credential=secret) as notebook:
+with BlockingAnalyst.connect(target, study, credential=secret) as notebook:
     try:
         print("asking", flush=True)
-        notebook.ask(x, on_grid=True, timeout_s=60)
+        notebook.ask(Linear([x], on_grid=True), timeout_s=60)
     except KeyboardInterrupt:
         print("interrupted")
     try:
@@ -402,7 +405,7 @@ with open_notebook(target, study, credential=secret) as notebook:
             pass
     except KeyboardInterrupt:
         print("interrupted")
-    print(notebook.open(x, on_grid=True).value.number)
+    print(notebook.open(Linear([x], on_grid=True)).value.number)
 """
 
 
@@ -463,8 +466,11 @@ async def test_a_notebook_asks_running_counts(server: Server) -> None:
     assert (process.returncode, err) == (0, "")
     assert out.splitlines() == [
         "None",
-        "segment must be a Segment, got 'seg'",
-        "segment must be a Segment, got 'seg'",
+        *2
+        * (
+            "query must be a query, as Linear([Feature(name)]) is one, got 'str'",
+            "query must be a query, as Linear([Feature(name)]) is one, got 'Feature'",
+        ),
         "round 1 of the running count is open; close it first: demur close HASH",
         "below_minimum_cohort",
         "2 below_minimum_cohort",

@@ -1,15 +1,16 @@
 """From sums to releases."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from demur_proto.asking import next_gradient, next_round
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.queries import Feature, Gradient, Linear
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.release import Estimand, Withheld
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.v1 import release_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -46,8 +47,8 @@ def a_study(
 
 
 def a_round(study: Defined[Study], **changes: object) -> Defined[Round]:
-    options: dict[str, object] = {"features": [Feature(name="x")], "on_grid": True, **changes}
-    return define_round(next_round(study, number=1, **options))  # type: ignore[arg-type]
+    options: dict[str, Any] = {"features": [Feature(name="x")], "on_grid": True, **changes}
+    return define_round(round_of(study, Linear(**options), number=1))
 
 
 def test_an_estimate_is_the_sum_in_data_units() -> None:
@@ -103,7 +104,9 @@ def test_where_budgets_may_shrink_no_question_has_an_interval(kind: str) -> None
     study = a_study(policy=Policy.CLIP, grid_exponent=-14)
     asked = a_round(study, on_grid=kind == "on the grid")
     if kind == "a gradient":
-        asked = define_round(next_gradient(study, bytes(32), number=1, dimension=1, clip=1.0))
+        asked = define_round(
+            round_of(study, Gradient(model_hash=bytes(32), dimension=1, clip=1.0), number=1)
+        )
 
     release = make_release(study, asked, [9], reports=100)
 

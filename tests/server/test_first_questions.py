@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_server.commands.question import Question
 
 NEW = {"minimum_cohort": 2}
@@ -26,10 +26,8 @@ NEW = {"minimum_cohort": 2}
 def test_a_first_question_that_cannot_be_put_makes_no_study(
     told: dict[str, Any], said: str
 ) -> None:
-    question = Question.read([Feature(name="x")], {**NEW, **told})
-
     with pytest.raises(ParameterError, match=said) as caught:
-        question.study([], "new")
+        Question.read([Feature(name="x")], {**NEW, **told}).study([], "new")
 
     assert len(str(caught.value).splitlines()) == 1
 

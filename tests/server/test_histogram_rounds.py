@@ -17,11 +17,12 @@ from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.arrays import Integers, Values, Words
-from demur_proto.asking import next_histogram
 from demur_proto.errors import DemurError, ParameterError, WireError
-from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import MOST_CATEGORIES, Feature, Histogram
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.release import Withheld
-from demur_proto.round import MOST_CATEGORIES, Feature, Randomiser, Round
+from demur_proto.round import Round, round_of
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.v1 import collector_pb2, report_pb2
 from demur_proto.wire.definition import Defined, define_round, define_study
@@ -81,13 +82,10 @@ def ask(
     categories: int = CATEGORIES,
 ) -> Defined[Round]:
     return define_round(
-        next_histogram(
+        round_of(
             study,
-            EVENT,
+            Histogram(EVENT, categories=categories, mechanism=mechanism, epsilon=epsilon),
             number=number,
-            categories=categories,
-            mechanism=mechanism,
-            epsilon=epsilon,
         )
     )
 
@@ -134,11 +132,10 @@ async def test_real_devices_on_streams_of_their_own_are_counted_by_category(
         with anyio.fail_after(DEADLINE_S):
             for _ in range(3):
                 releases.append(
-                    await analyst.ask_histogram(
-                        EVENT,
-                        categories=CATEGORIES,
-                        mechanism=Randomiser.KRR,
-                        epsilon=50.0,
+                    await analyst.ask(
+                        Histogram(
+                            EVENT, categories=CATEGORIES, mechanism=Randomiser.KRR, epsilon=50.0
+                        ),
                         reports=len(held),
                     )
                 )
@@ -171,7 +168,7 @@ async def test_a_store_whose_counts_have_the_intervals_of_before_is_read_and_hol
             device = Device(study, Always(value))
             tasks.start_soon(partial(visit, device, channel, last_round=1))
         with anyio.fail_after(DEADLINE_S):
-            release = await analyst.ask_histogram(EVENT, **options, reports=2)
+            release = await analyst.ask(Histogram(EVENT, **options), reports=2)
     await store.close()
     before = release.message()
     del before.low_end[:], before.high_end[:], before.half_width[:]
@@ -283,8 +280,8 @@ async def test_below_the_minimum_cohort_no_count_is_released(
 async def test_the_largest_histogram_there_is_gets_through_to_the_analyst(
     collector: Collector, analyst: Analyst, mechanism: Randomiser
 ) -> None:
-    asked = await analyst.open_histogram(
-        EVENT, categories=MOST_CATEGORIES, mechanism=mechanism, epsilon=1.0
+    asked = await analyst.open(
+        Histogram(EVENT, categories=MOST_CATEGORIES, mechanism=mechanism, epsilon=1.0)
     )
     rows = reports_about(analyst.study, asked, 1, MOST_CATEGORIES)
     words = encode_words(rows, asked.value.word_type)
@@ -308,13 +305,13 @@ def forged(asked: Defined[Round], good: Words) -> dict[str, bytes]:
         # Eleven bits in two bytes: the upper five of the second are spare.
         spare = {f"spare bit {bit}": bytes([first[0], first[1] | 1 << bit]) for bit in range(3, 8)}
         wrong = {"every bit": b"\xff\xff"}
-        if mechanism.mechanism is Randomiser.SUBSET:  # type: ignore[union-attr]
+        if mechanism.mechanism is Randomiser.SUBSET:  # type: ignore[attr-defined]
             wrong |= {"too many": b"\xff\x07", "none at all": b"\x00\x00"}
         return spare | wrong
     largest = {
         Randomiser.KRR: CATEGORIES,
         Randomiser.HADAMARD: 15,
-    }.get(mechanism.mechanism)  # type: ignore[union-attr]
+    }.get(mechanism.mechanism)  # type: ignore[attr-defined]
     beyond = [-1, -(1 << 31), (1 << 31) - 1]
     beyond += [] if largest is None else [largest + 1]
     return {str(word): int(word).to_bytes(4, "little", signed=True) for word in beyond}
@@ -411,11 +408,11 @@ async def test_a_histogram_that_cannot_be_is_refused_before_anybody_is_asked(
     }
 
     with pytest.raises(ParameterError, match=problem) as caught:
-        await analyst.open_histogram(EVENT, **options)
+        await analyst.open(Histogram(EVENT, **options))
 
     assert len(str(caught.value).splitlines()) == 1
-    asked = await analyst.open_histogram(
-        EVENT, categories=CATEGORIES, mechanism=Randomiser.OUE, epsilon=1.0
+    asked = await analyst.open(
+        Histogram(EVENT, categories=CATEGORIES, mechanism=Randomiser.OUE, epsilon=1.0)
     )
     assert asked.value.number == 1
 

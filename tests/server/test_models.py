@@ -22,13 +22,14 @@ from demur_proto.models.definition import (
     Module,
     define_model,
 )
+from demur_proto.queries import ErrorCount, Gradient
 from demur_proto.release import Estimand, Release, Withheld
-from demur_proto.round import ErrorCount, Gradient
 from demur_proto.study import Study
 from demur_proto.transport.calls import PEER, calling
 from demur_proto.v1 import analyst_pb2, collector_pb2
-from demur_proto.wire.definition import Defined, hash_definition
+from demur_proto.wire.definition import Defined
 from demur_proto.wire.frames import PIECE_BYTES
+from demur_proto.wire.hmacs import hash_definition
 from demur_server.analyst import Analyst
 from demur_server.collector.collector import Collector
 from demur_server.collector.estimates import mean_gradient
@@ -104,7 +105,7 @@ async def test_what_is_published_is_what_devices_fetch(
     await analyst.publish_model(MODEL)
     await analyst.publish_model(large)
     await analyst.publish_model(large)
-    asked = await analyst.open_gradient(MODEL, clip=0.5)
+    asked = await analyst.open(Gradient.about(MODEL, clip=0.5))
 
     assert asked.value.query == Gradient(
         model_hash=MODEL.hash,
@@ -136,7 +137,7 @@ async def test_a_round_about_no_model_or_one_of_another_size_is_refused_in_one_l
     analyst: Analyst, collector: Collector
 ) -> None:
     with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
-        await analyst.open_gradient(MODEL)
+        await analyst.open(query_of(MODEL))
     await analyst.publish_model(MODEL)
     with pytest.raises(WireError) as caught:
         await collector.open_round(asking(MODEL, dimension=7).definition)
@@ -151,11 +152,11 @@ async def test_an_error_count_names_a_published_model_and_states_its_size(
     counts: Analyst, collector: Collector, channel: grpc.aio.Channel
 ) -> None:
     with pytest.raises(NotFoundError, match=r"there is no model [0-9a-f]{16}; publish it first"):
-        await counts.open_error_count(MODEL)
+        await counts.open(ErrorCount(model_hash=MODEL.hash, parameters=6))
     await counts.publish_model(MODEL)
     with pytest.raises(WireError) as caught:
         await collector.open_round(counting(MODEL, parameters=7).definition)
-    asked = await counts.open_error_count(MODEL, on_grid=True)
+    asked = await counts.open(ErrorCount.about(MODEL, on_grid=True))
 
     assert str(caught.value) == (
         "not a valid round: parameters must be 6, the number of the model's parameters, got 7"
@@ -181,9 +182,9 @@ async def test_waiting_that_makes_no_sense_is_refused_before_anybody_is_asked(
     analyst: Analyst, counts: Analyst, collector: Collector, options: dict[str, Any]
 ) -> None:
     with pytest.raises(ParameterError):
-        await counts.ask_error_count(MODEL, **options)
+        await counts.ask(ErrorCount.about(MODEL), **options)
     with pytest.raises(ParameterError):
-        await analyst.ask_gradient(MODEL, **options)
+        await analyst.ask(Gradient.about(MODEL), **options)
 
     assert collector.rounds_opened(STUDY.hash) == 0
     assert not await collector.models.is_kept(MODEL.hash)
@@ -193,7 +194,7 @@ async def test_a_closed_rounds_model_is_gone(
     analyst: Analyst, collector: Collector, channel: grpc.aio.Channel
 ) -> None:
     await analyst.publish_model(MODEL)
-    asked = await analyst.open_gradient(MODEL)
+    asked = await analyst.open(Gradient.about(MODEL))
     cache = ModelCache(most=1)
     await cache.of(channel, query_of(MODEL))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from demur_proto.asking import next_round
 from demur_proto.errors import NotFoundError, StorageError
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.wire.definition import Defined, define_round
 from demur_server.admin.overview import round_lines
 from demur_server.store.base import MOST_WAITING, Store
@@ -27,7 +27,7 @@ async def test_whoever_looks_at_rounds_sees_which_model_they_are_about(tmp_path:
     await keep(made, MODEL)
     await made.add_study(COUNTS)
     for asked in (asking(MODEL, 1), counting(MODEL, 1)):
-        await made.add_round(asked, sums_length=asked.value.query.dimension)  # type: ignore[union-attr]
+        await made.add_round(asked, sums_length=asked.value.query.dimension)  # type: ignore[attr-defined]
     await made.close()
 
     with sqlite_door(path) as door, door.looking() as sql:
@@ -139,7 +139,7 @@ async def test_a_store_from_before_there_were_models_goes_on(quick_path: Path) -
     place = SqlitePlace(quick_path)
     store = await place.open()
     await store.add_study(STUDY)
-    linear = define_round(next_round(STUDY, [Feature(name="x")], number=1))
+    linear = define_round(round_of(STUDY, Linear([Feature(name="x")]), number=1))
     await store.add_round(linear, sums_length=1)
     await store.close()
     raw = sqlite3.connect(place.path)

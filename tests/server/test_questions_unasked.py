@@ -9,7 +9,7 @@ import pytest
 from counting_kit import dense
 from demur_proto.accounting.histograms import design_histogram_study
 from demur_proto.errors import DemurError, ParameterError, StateError, StorageError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.running.segments import Factorisation
 from demur_proto.study import Measure, Study, design_study
 from demur_proto.wire.definition import define_study

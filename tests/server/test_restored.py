@@ -14,9 +14,9 @@ import numpy as np
 import psycopg
 import pytest
 
-from demur_proto.asking import next_round
 from demur_proto.errors import DemurError, NotFoundError, StateError, StorageError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_proto.wire.words import encode_words
@@ -110,7 +110,7 @@ async def test_a_study_that_was_made_since_the_backup_is_not_made_again(
         await collector.create_study(new.definition)
         await collector.create_study(new.definition)
         feature = Feature(name="x")
-        asked = define_round(next_round(new, [feature], number=1, on_grid=True))
+        asked = define_round(round_of(new, Linear([feature], on_grid=True), number=1))
         await collector.open_round(asked.definition)
         await report(collector, asked, 1, 2)
         release = await collector.close_round(asked.hash)

@@ -16,10 +16,10 @@ from counting_kit import STATE, NoNoise, a_study, chain_of, rounds_of
 from demur_client.connection import connected
 from demur_client.device import Device
 from demur_proto.arrays import Values
-from demur_proto.asking import next_round
 from demur_proto.errors import DemurError, ParameterError, StateError, WireError
+from demur_proto.queries import Feature, Linear, RunningCount
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Purpose, Study
 from demur_proto.wire.definition import Defined, define_round
@@ -77,7 +77,7 @@ async def visiting(ports: Ports, *devices: Device, last_round: int) -> AsyncIter
 async def count(analyst: Analyst, days: Sequence[int], segment: Segment) -> list[Release]:
     releases = []
     for day in days:
-        releases.append(await analyst.ask_prefix(on(day), segment, bound=3))
+        releases.append(await analyst.ask(RunningCount(on(day), segment, bound=3)))
         segment = segment.after(releases[-1].number) if segment.position < len(days) else segment
     return releases
 
@@ -116,7 +116,7 @@ async def test_those_who_ran_out_in_another_study_are_counted_over_grpc(ports: P
         source = AnalystHalts(analyst, main.hash, horizon=4, cohort=2, timeout_s=DEADLINE_S)
         counts = []
         for number in range(1, 5):
-            await sums.ask(STATE, on_grid=True)
+            await sums.ask(Linear([STATE], on_grid=True))
             counts.append(await source.halts(number=number, step=number))
         again = await source.halts(number=4, step=4)
 
@@ -202,7 +202,7 @@ async def test_a_later_segment_must_go_on_where_the_one_before_has_ended(
 ) -> None:
     rounds = chain_of(study, (2, 4), cohort=2)
     if between:  # instead of the last position
-        rounds[1] = define_round(next_round(study, [STATE], number=2))
+        rounds[1] = define_round(round_of(study, Linear([STATE]), number=2))
     for each in rounds[:2]:
         await known.open_round(each.definition)
         await known.close_round(each.hash)
@@ -224,9 +224,9 @@ async def test_a_segment_that_nobody_began_cannot_go_on(
     async with Analyst.create(
         f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0
     ) as analyst:
-        await analyst.close(await analyst.open(STATE))  # round 1 asks something else
+        await analyst.close(await analyst.open(Linear([STATE])))  # round 1 asks something else
         with pytest.raises(StateError, match="of a segment that no round has begun"):
-            await analyst.ask_prefix(STATE, orphan, bound=3)
+            await analyst.ask(RunningCount(STATE, orphan, bound=3))
 
 
 # ---- what is lost, and what is withheld -------------------------------------------------------
@@ -310,7 +310,7 @@ async def test_a_restarted_collector_goes_on_with_a_count_and_its_store_holds_to
             Analyst.create(f"127.0.0.1:{ports.analyst}", study.value, answer_after_ms=0) as analyst,
             visiting(ports, *devices, last_round=day + 1),
         ):
-            release = await analyst.ask_prefix(on(day), segment, bound=3)
+            release = await analyst.ask(RunningCount(on(day), segment, bound=3))
             found.append(release.estimate[0])
             segment = segment.following(release.number)
         await store.close()

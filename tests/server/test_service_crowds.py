@@ -6,7 +6,7 @@ import anyio
 import grpc
 
 from demur_client.agent import fetch_study
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.study import Study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc
 from demur_proto.wire.definition import Defined

@@ -16,7 +16,8 @@ from demur_client.agent import fetch_study
 from demur_client.connection import connected
 from demur_client.enrolment import enrol
 from demur_proto.errors import AccessError, ConnectionLost, ParameterError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.transport.channels import ClientTls, is_loopback, split_target
 from demur_proto.transport.credentials import DeviceCredential
@@ -92,7 +93,7 @@ async def test_devices_and_analysts_work_over_tls_as_they_do_without(
         async with Analyst.create(
             f"127.0.0.1:{house.ports.analyst}", study.value, credential=analyst, tls=trusting
         ) as asking:
-            asked = await asking.open(Feature(name="x"), on_grid=True)
+            asked = await asking.open(Linear([Feature(name="x")], on_grid=True))
             assert (await asking.close(asked)).reports == 0
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DemurError, ParameterError, StateError
-from demur_proto.round import Feature, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, HaltCount, Histogram, Linear, RunningCount, Weights
 from demur_proto.running.segments import Segment
 from demur_sim.engine.simulation import open_session, study_of
 from demur_sim.people.populations import ArrayPopulation
@@ -24,10 +25,11 @@ SCENARIO = Scenario(
 )
 KRR: dict[str, Any] = {"mechanism": Randomiser.KRR, "epsilon": 0.1}
 
+WRONG: Any = "wrong"
 Put = Callable[[Any], Any]  # asks a session what its types would not allow
 BAD: list[tuple[str, Put, str]] = [
     *(
-        (f"clip {clip}", lambda s, clip=clip: s.ask(X, clip=clip), said)
+        (f"clip {clip}", lambda s, clip=clip: s.ask(Linear([X], clip=clip)), said)
         for clip, said in [
             (0.0, "^clip must be a finite number > 0, got 0.0$"),
             (-1.0, "^clip must be"),
@@ -36,29 +38,45 @@ BAD: list[tuple[str, Put, str]] = [
             (1e-300, r"\(clip 1e-300\), got -14$"),
         ]
     ),
-    ("no feature", lambda s: s.ask(), "^features must be at least one feature"),
-    ("a name", lambda s: s.ask("value"), r"^features must be Feature\(name"),
-    ("unknown", lambda s: s.ask(Feature(name="age")), "^feature must be one of value, got 'age'"),
+    ("no feature", lambda s: s.ask(Linear([])), "^features must be at least one feature"),
+    ("a name", lambda s: s.ask(Linear([WRONG])), r"^feature must be Feature\(name"),
+    (
+        "unknown",
+        lambda s: s.ask(Linear([Feature(name="age")])),
+        "^feature must be one of value, got 'age'",
+    ),
     (
         "period",
-        lambda s: s.ask(Feature(name="value", parameters={"period": 7})),
+        lambda s: s.ask(Linear([Feature(name="value", parameters={"period": 7})])),
         "^period must be an integer from 1 to 3",
     ),
-    ("NaN weight", lambda s: s.ask(X, weights=[[math.nan]]), "^weights must be finite numbers"),
+    (
+        "NaN weight",
+        lambda s: s.ask(Linear([X], weights=Weights.of([[math.nan]]))),
+        "^weights must be finite numbers",
+    ),
     (
         "weights",
-        lambda s: s.ask(X, weights=[[1.0, 2.0]]),
+        lambda s: s.ask(Linear([X], weights=Weights.of([[1.0, 2.0]]))),
         "^weights must be rows of 1, as features",
     ),
-    ("false promise", lambda s: s.ask(X, on_grid=True), "^on_grid must be false"),
-    ("histogram", lambda s: s.ask_histogram(X, categories=3, **KRR), "^query must be linear"),
-    ("segment", lambda s: s.ask_prefix(X, "seg"), "^segment must be a Segment, got 'seg'"),
-    ("bound", lambda s: s.ask_prefix(X, SEGMENT, bound=0), "^bound must be an integer >= 1"),
-    ("bound", lambda s: s.ask_prefix(X, SEGMENT, bound=1 << 20), "^bound must be less"),
-    ("state", lambda s: s.ask_prefix("value", SEGMENT), r"^feature must be Feature\(name"),
-    ("position", lambda s: s.ask_prefix(X, SEGMENT.after(1)), "^position must be at most 1 in"),
-    ("doubled", lambda s: s.ask_prefix(X, SEGMENT.after(1).doubled()), "^first_round must be a r"),
-    ("halts", lambda s: s.ask_halt_count(bytes(32), SEGMENT), "^purpose must be halts in a study"),
+    ("false promise", lambda s: s.ask(Linear([X], on_grid=True)), "^on_grid must be false"),
+    ("histogram", lambda s: s.ask(Histogram(X, categories=3, **KRR)), "^query must be linear"),
+    ("segment", lambda s: s.ask(RunningCount(X, WRONG)), "^segment must be a Segment, got 'wrong'"),
+    ("bound", lambda s: s.ask(RunningCount(X, SEGMENT, bound=0)), "^bound must be an integer >= 1"),
+    ("bound", lambda s: s.ask(RunningCount(X, SEGMENT, bound=1 << 20)), "^bound must be less"),
+    ("state", lambda s: s.ask(RunningCount(WRONG, SEGMENT)), r"^feature must be Feature\(name"),
+    (
+        "position",
+        lambda s: s.ask(RunningCount(X, SEGMENT.after(1))),
+        "^position must be at most 1 in",
+    ),
+    (
+        "doubled",
+        lambda s: s.ask(RunningCount(X, SEGMENT.after(1).doubled())),
+        "^first_round must be a r",
+    ),
+    ("halts", lambda s: s.ask(HaltCount(bytes(32), SEGMENT)), "^purpose must be halts in a study"),
 ]
 
 
@@ -77,9 +95,9 @@ async def test_a_question_that_cannot_be_put_is_told_why_and_nothing_is_lost(fid
                     await put(session)
                 assert isinstance(caught.value, ParameterError | StateError), name
                 assert len(str(caught.value).splitlines()) == 1, name
-            releases = [await session.ask(X) for _ in range(2)]
+            releases = [await session.ask(Linear([X])) for _ in range(2)]
             with pytest.raises(ParameterError, match=r"^number must be <= the horizon 2, got 3"):
-                await session.ask(X)
+                await session.ask(Linear([X]))
             aftermath = await session.finish()
 
     assert [release.number for release in releases] == [1, 2]
@@ -92,7 +110,7 @@ async def test_what_is_no_category_counts_as_nothing_and_costs_nothing() -> None
     scenario = Scenario(**{**fields_of(scenario), "minimum_cohort": 1})
 
     async with open_session(scenario, population=ArrayPopulation(values), horizon=1) as session:
-        await session.ask_histogram(X, categories=3, **KRR)
+        await session.ask(Histogram(X, categories=3, **KRR))
         aftermath = await session.finish()
 
     assert aftermath.contributed[0].tolist() == [2, 0, 1]
@@ -134,7 +152,7 @@ async def test_the_smallest_promise_is_kept_with_as_much_noise_as_it_takes() -> 
     study = study_of(scenario, devices=6)
 
     async with open_session(scenario, population=people()) as session:
-        release = await session.ask(X)
+        release = await session.ask(Linear([X]))
 
     assert study.base_sigma > 1e6
     assert release.standard_error[0] >= study.base_sigma

@@ -11,7 +11,8 @@ from demur_proto.accounting.conversions import gdp_mu
 from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.arrays import Integers
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import Feature, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature
 from demur_sim.datasets.events import load_cdnow
 from demur_sim.engine.simulation import study_of
 from demur_sim.people.opening import population_of

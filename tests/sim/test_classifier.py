@@ -22,9 +22,18 @@ from demur_client.device import Device
 from demur_client.ledger.kept import MemoryLedger
 from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.arrays import Flags
+from demur_proto.mechanisms.registry import Randomiser
 from demur_proto.models.architectures import Softmax
-from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.round import Feature, Randomiser
+from demur_proto.models.definition import ModelDefinition
+from demur_proto.queries import (
+    ErrorCount,
+    Feature,
+    Gradient,
+    HaltCount,
+    Histogram,
+    Linear,
+    RunningCount,
+)
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study, View
@@ -81,7 +90,7 @@ def position(number: int, cohort: int) -> Segment:
 
 
 async def linear(asker: Any, number: int, devices: int) -> None:
-    await asker.ask(today(number), on_grid=True)
+    await asker.ask(Linear([today(number)], on_grid=True))
 
 
 async def categories(
@@ -94,20 +103,21 @@ async def categories(
     epsilon = epsilon_for_answers(
         asker.study.value, mechanism=mechanism, categories=CATEGORIES, answers=2
     )
-    await asker.ask_histogram(
-        today(number), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+    await asker.ask(
+        Histogram(today(number), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon)
     )
 
 
 async def state(asker: Any, number: int, devices: int, *, admission: Admission) -> None:
-    await asker.ask_prefix(today(number), position(number, devices), admission=admission)
+    await asker.ask(RunningCount(today(number), position(number, devices), admission=admission))
 
 
-async def of_a_model(asker: Any, number: int, devices: int, *, name: str) -> None:
+async def of_a_model(
+    asker: Any, number: int, devices: int, *, kind: type[Gradient | ErrorCount]
+) -> None:
     wrong = np.array([[-1.0, 1.0]] * 4).ravel() * (1 + number / 100)  # says 1, and all are 0
     model = ModelDefinition(architecture=Softmax(inputs=3, classes=2), theta=wrong)
-    given = define_model(model) if isinstance(asker, Analyst) else model
-    await getattr(asker, name)(given)
+    await asker.ask(kind.about(model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,18 +156,16 @@ CASES = {
         people=partial(values, something=ON_AND_OFF),
         ask=partial(state, admission=Admission.HALT),
     ),
-    "gradient": Case(
-        scenario=MODELS, people=examples, ask=partial(of_a_model, name="ask_gradient")
-    ),
+    "gradient": Case(scenario=MODELS, people=examples, ask=partial(of_a_model, kind=Gradient)),
     "shrunk gradient": Case(
         scenario=replace(MODELS, policy=Policy.CLIP),
         people=examples,
-        ask=partial(of_a_model, name="ask_gradient"),
+        ask=partial(of_a_model, kind=Gradient),
     ),
     "error count": Case(
         scenario=MODELS,
         people=examples,
-        ask=partial(of_a_model, name="ask_error_count"),
+        ask=partial(of_a_model, kind=ErrorCount),
         purpose=Purpose.ERRORS,
     ),
     **{
@@ -245,7 +253,7 @@ async def test_whoever_ran_out_looks_like_everybody_else_when_halts_are_counted(
 
     async def ask(number: int, counting: Analyst, asking: Analyst) -> None:
         await linear(asking, number, DEVICES)
-        await counting.ask_halt_count(main.hash, position(number, DEVICES))
+        await counting.ask(HaltCount(main.hash, position(number, DEVICES)))
 
     for attempt in (1, 2):
         rng = np.random.default_rng(attempt)

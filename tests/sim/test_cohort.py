@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from demur_client.budget.filters import Filter
 from demur_client.device import Device
 from demur_proto.arrays import Bits, Integers, Values, Vector, Words
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, View, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_proto.wire.words import decode_words
@@ -115,7 +115,9 @@ def ask(
 ) -> Defined[Round]:
     features = [value(number)]
     return define_round(
-        next_round(study, features, number=number, dimension=dimension, clip=clip, on_grid=on_grid)
+        round_of(
+            study, Linear(features, dimension=dimension, clip=clip, on_grid=on_grid), number=number
+        )
     )
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from demur_proto.asking import next_round
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_sim.engine.cohort import Cohort
@@ -40,7 +40,7 @@ def study() -> Defined[Study]:
 
 def ask(study: Defined[Study], period: int) -> Defined[Round]:
     feature = Feature(name="value", parameters={"period": period})
-    return define_round(next_round(study, [feature], number=period, on_grid=True))
+    return define_round(round_of(study, Linear([feature], on_grid=True), number=period))
 
 
 def sent(study: Defined[Study], refusal: Refusal) -> tuple[list[list[bool]], Cohort]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from demur_proto.arrays import Values
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.datasets.events import load_cdnow, read_events
 from demur_sim.people.populations import EventLog
 

@@ -6,7 +6,7 @@ import pytest
 
 from counting_kit import a_study
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, RunningCount
 from demur_proto.running.segments import Segment
 from demur_proto.study import Measure, View
 from demur_sim.engine.cohort_session import cohort_session
@@ -83,18 +83,18 @@ async def test_devices_count_categories_as_the_cohort_does() -> None:
 async def test_devices_keep_running_counts_as_the_cohort_does() -> None:
     states = np.array([[1, 1, 0, 1], [0, 2, 0, 1], [0, 0, 0, 0]], dtype=np.float64)
     study = a_study(answers=5, minimum_cohort=3)
-    told = {"population": ArrayPopulation(states), "clip": 2.0, "grid_exponent": -14}
+    told = {"population": ArrayPopulation(states), "grid_exponent": -14}
 
     async def counted(session: Session) -> Aftermath:
         segment = Segment(horizon=4, cohort=3)
         for period in range(1, 5):
             feature = Feature(name="value", parameters={"period": period})
-            release = await session.ask_prefix(feature, segment, bound=2)
+            release = await session.ask(RunningCount(feature, segment, bound=2))
             segment = segment.after(release.number) if period < 4 else segment
         return await session.finish()
 
     with anyio.fail_after(DEADLINE_S):
-        asked = Questions(on_grid=True, **told)  # type: ignore[arg-type]
+        asked = Questions(**told)  # type: ignore[arg-type]
         async with device_session(study, asked, refusal=Refusal.COVER) as processes:
             real = await counted(processes)
         async with cohort_session(

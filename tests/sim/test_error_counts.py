@@ -13,14 +13,14 @@ import pytest
 
 from demur_client.device import Device
 from demur_proto.arrays import Bits, Values, Words
-from demur_proto.asking import next_error_count, next_gradient, next_round
 from demur_proto.errors import DataError, ParameterError, UnsupportedError
-from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.gradients import person_error_share
+from demur_proto.queries import ErrorCount, Feature, Gradient, Linear
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Purpose, Study, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_sim.engine.cohort import Cohort
@@ -77,7 +77,9 @@ def a_study(
 
 def asking(study: Defined[Study], number: int) -> Defined[Round]:
     model_hash = define_model(a_model(number)).hash
-    return define_round(next_error_count(study, model_hash, number=number, parameters=PARAMETERS))
+    return define_round(
+        round_of(study, ErrorCount(model_hash=model_hash, parameters=PARAMETERS), number=number)
+    )
 
 
 @pytest.fixture
@@ -117,7 +119,11 @@ def test_a_cohort_does_what_devices_do_one_by_one_and_raises_the_same_flags(
         asked = (
             asking(study, number)
             if kind == "errors"
-            else define_round(next_gradient(study, model_hash, number=number, dimension=PARAMETERS))
+            else define_round(
+                round_of(
+                    study, Gradient(model_hash=model_hash, dimension=PARAMETERS), number=number
+                )
+            )
         )
         model = define_model(a_model(number))
         together = np.concatenate([each.words for each in cohort.answers(asked.value, model.value)])
@@ -142,7 +148,9 @@ def test_flags_go_on_with_a_checkpoint(pool: ThreadPoolExecutor) -> None:
     study, of = a_study(Policy.CLIP, purpose=Purpose.DATA), people(40)
     cohort, later = (Cohort(study, of, seed=1, refusal=Refusal.COVER) for _ in range(2))
     asked = define_round(
-        next_gradient(study, define_model(a_model()).hash, number=1, dimension=PARAMETERS)
+        round_of(
+            study, Gradient(model_hash=define_model(a_model()).hash, dimension=PARAMETERS), number=1
+        )
     )
     cohort.sum(asked.value, pool, threads=1, model=a_model())
     kept = snapshot_of(cohort)
@@ -192,8 +200,10 @@ def test_a_value_off_the_promised_grid_raises_the_flag_and_a_value_of_nothing_do
     cohort = Cohort(study, ArrayPopulation(values), seed=1, refusal=Refusal.COVER)
 
     asked = define_round(
-        next_round(
-            study, [Feature(name="value", parameters={"period": 1.0})], number=1, on_grid=True
+        round_of(
+            study,
+            Linear([Feature(name="value", parameters={"period": 1.0})], on_grid=True),
+            number=1,
         )
     )
     cohort.sum(asked.value, pool, threads=1)
@@ -210,8 +220,10 @@ def test_counts_are_unbiased_with_the_standard_error_that_is_stated(
     cohort = Cohort(study, of, seed=3, refusal=Refusal.COVER)
     asked = [
         define_round(
-            next_error_count(
-                study, define_model(a_model()).hash, number=number, parameters=PARAMETERS
+            round_of(
+                study,
+                ErrorCount(model_hash=define_model(a_model()).hash, parameters=PARAMETERS),
+                number=number,
             )
         ).value
         for number in range(1, rounds + 1)
@@ -256,7 +268,7 @@ async def counted(devices: int, **options: Any) -> tuple[list[Release], Aftermat
             step = 1.0 + round(releases[-1].estimate.item(0)) / devices if releases else 1.0
             theta = np.linspace(-1.0, 1.0, PARAMETERS) ** 3 * step
             model = ModelDefinition(architecture=a_model().architecture, theta=theta)
-            releases.append(await asked.ask_error_count(model))
+            releases.append(await asked.ask(ErrorCount.about(model)))
         return releases, await asked.finish()
 
 
@@ -286,12 +298,12 @@ async def test_questions_that_these_people_cannot_answer_are_refused_and_others_
     async with session(40) as asked:
         for model in (wide, None, "softmax"):
             with pytest.raises(ParameterError):
-                await asked.ask_error_count(model)  # type: ignore[arg-type]
+                await asked.ask(ErrorCount.about(model))  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="nowhere"):
-            await asked.ask_error_count(unknown)
+            await asked.ask(ErrorCount.about(unknown))
         with pytest.raises(ParameterError, match="on_grid must be false, as somebody has 3 exampl"):
-            await asked.ask_error_count(a_model(), on_grid=True)
-        release = await asked.ask_error_count(a_model())
+            await asked.ask(ErrorCount.about(a_model(), on_grid=True))
+        release = await asked.ask(ErrorCount.about(a_model()))
 
     assert release.number == 1
     assert len(release.estimate) == 1
@@ -306,8 +318,8 @@ async def test_who_has_one_two_or_four_examples_answers_on_the_grid() -> None:
     )
     with anyio.fail_after(DEADLINE_S):
         async with open_session(COUNTING, population=of, purpose=Purpose.ERRORS) as asked:
-            release = await asked.ask_error_count(a_model(), on_grid=True)
-            off = await asked.ask_error_count(a_model(), on_grid=False)
+            release = await asked.ask(ErrorCount.about(a_model(), on_grid=True))
+            off = await asked.ask(ErrorCount.about(a_model(), on_grid=False))
 
     assert release.standard_error_at(0) < off.standard_error_at(0)
 
@@ -317,4 +329,4 @@ async def test_people_without_examples_have_no_errors() -> None:
     with anyio.fail_after(DEADLINE_S):
         async with open_session(COUNTING, population=plain, purpose=Purpose.ERRORS) as asked:
             with pytest.raises(ParameterError, match="people who own labelled examples"):
-                await asked.ask_error_count(a_model())
+                await asked.ask(ErrorCount.about(a_model()))

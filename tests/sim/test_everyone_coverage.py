@@ -26,11 +26,11 @@ from demur_client.ledger.records import Doubted
 from demur_client.ledger.scope import LifetimeCap
 from demur_client.sources.base import FunctionSource
 from demur_proto.arrays import Vector
-from demur_proto.asking import next_halt_count, next_round
 from demur_proto.errors import ParameterError
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
+from demur_proto.queries import HaltCount, Linear
 from demur_proto.release import Release
-from demur_proto.round import Round
+from demur_proto.round import Round, round_of
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Measure, Purpose, Study
@@ -105,12 +105,12 @@ def run(folder: Path, *, seed: int) -> Found:
                 doubted._keep(Doubted(doubt="it was old"))
                 file.close()
                 ledgers[CAPPED] = stack.enter_context(LedgerFile(path, caps=[LOW]))
-            asked = define_round(next_round(MAIN, [STATE], number=number))
+            asked = define_round(round_of(MAIN, Linear([STATE]), number=number))
             active = released(asked, MAIN, ledgers, values[:, number - 1], rng)
             if number in COUNTED:
                 segment = SEGMENT if not halted else SEGMENT.after(1)
                 about = define_round(
-                    next_halt_count(HALTS, MAIN.hash, segment, number=len(halted) + 1)
+                    round_of(HALTS, HaltCount(MAIN.hash, segment), number=len(halted) + 1)
                 )
                 halted.append(released(about, HALTS, ledgers, values[:, 0], rng, earlier=halted))
                 assert halted[-1].reports == PEOPLE - 2

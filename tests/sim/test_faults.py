@@ -27,7 +27,7 @@ import pytest
 
 from demur_client.connection import connected
 from demur_proto.errors import ConnectionLost
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import design_study
 from demur_proto.v1 import collector_pb2, collector_pb2_grpc, report_pb2
 from demur_proto.wire.definition import PROTOCOL_VERSION, define_study
@@ -447,7 +447,7 @@ async def test_frames_that_the_collector_cannot_take_yet_are_sent_again_and_coun
                     )
                 )
                 for question in questions:
-                    asked = await analyst.open(question, on_grid=True)
+                    asked = await analyst.open(Linear([question], on_grid=True))
                     assert isinstance(await worker.hear(), Answered)
                     release = await analyst.close(asked)
                     expected = same.sum(asked.value, pool, threads=1)

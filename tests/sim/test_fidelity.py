@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError, StateError
+from demur_proto.queries import Feature, Linear
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Feature
 from demur_proto.study import Measure, Policy, View
 from demur_sim.engine.session import Session
 from demur_sim.engine.simulation import open_session
@@ -175,13 +175,13 @@ async def search(session: Session) -> tuple[list[float], list[Release], list[Rel
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             buyers = await session.ask(
-                Feature(name="active", parameters={"period": 1}), on_grid=True
+                Linear([Feature(name="active", parameters={"period": 1})], on_grid=True)
             )
             answers.append(buyers)
             low, high = 0.0, 97.0
             for _ in range(3):
                 thresholds.append((low + high) / 2)
-                answer = await session.ask(spent(1, thresholds[-1]), on_grid=True)
+                answer = await session.ask(Linear([spent(1, thresholds[-1])], on_grid=True))
                 answers.append(answer)
                 more = answer.estimate[0] > buyers.estimate[0] / 2
                 low, high = (thresholds[-1], high) if more else (low, thresholds[-1])
@@ -196,7 +196,7 @@ async def searched(
     ) as session:
         for wrong in (Feature(name="nosuch", parameters={"period": 1}), spent(PERIODS + 1, 5.0)):
             with pytest.raises(ParameterError):  # and it is as if it had not been asked
-                await session.ask(wrong, on_grid=True)
+                await session.ask(Linear([wrong], on_grid=True))
         found = await search(session)
         await session.finish()
         return found
@@ -219,7 +219,9 @@ async def test_the_next_question_follows_from_the_releases_before_it() -> None:
 async def test_a_watcher_may_start_late_and_from_any_round() -> None:
     async with open_session(RARE, population=shoppers(), workers=2) as session:
         for period in (1, 2, 3):
-            await session.ask(Feature(name="active", parameters={"period": period}), on_grid=True)
+            await session.ask(
+                Linear([Feature(name="active", parameters={"period": period})], on_grid=True)
+            )
 
         numbers = []
         with anyio.fail_after(DEADLINE_S):
@@ -296,21 +298,25 @@ async def test_a_question_that_nobody_could_answer_is_refused_and_another_may_fo
         unanswerable: list[tuple[list[Any], str]] = [
             ([Feature(name="active", parameters={"period": 600})], "period must be"),
             ([Feature(name="amount", parameters={"period": 1})], "on_grid must be false"),
-            (["active"], "features must be Feature"),
+            (["active"], "feature must be Feature"),
             ([], "features must be at least one"),
         ]
         for features, problem in unanswerable:
             with pytest.raises(ParameterError, match=problem):
-                await session.ask(*features)
+                await session.ask(Linear(features, on_grid=True))
         with pytest.raises(ParameterError, match="clip must be"):
-            await session.ask(Feature(name="active", parameters={"period": 1}), clip=-1.0)
+            await session.ask(Linear([Feature(name="active", parameters={"period": 1})], clip=-1.0))
 
-        release = await session.ask(Feature(name="active", parameters={"period": 1}))
+        release = await session.ask(
+            Linear([Feature(name="active", parameters={"period": 1})], on_grid=True)
+        )
         await session.finish()
 
         assert (release.number, release.reports) == (1, DEVICES)
         with pytest.raises(StateError, match="the study has ended"):
-            await session.ask(Feature(name="active", parameters={"period": 2}))
+            await session.ask(
+                Linear([Feature(name="active", parameters={"period": 2})], on_grid=True)
+            )
 
 
 async def test_a_question_broken_off_ends_a_session_of_processes_with_one_clear_line() -> None:
@@ -319,7 +325,7 @@ async def test_a_question_broken_off_ends_a_session_of_processes_with_one_clear_
         RARE, fidelity="processes", workers=1, population=shoppers()
     ) as session:
         with anyio.move_on_after(0):
-            await session.ask(today)
+            await session.ask(Linear([today], on_grid=True))
 
         with pytest.raises(StateError, match="broken off"):
-            await session.ask(today)
+            await session.ask(Linear([today], on_grid=True))

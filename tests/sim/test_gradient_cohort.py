@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from demur_proto.arrays import Values, Vector
-from demur_proto.asking import next_gradient
 from demur_proto.errors import ParameterError, StateError, UnsupportedError
-from demur_proto.mechanisms.registry import mechanism_of
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, Module, define_model
 from demur_proto.models.features import Pixels
 from demur_proto.models.gradients import person_gradient
+from demur_proto.queries import Feature, Gradient, Linear
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round, round_of
 from demur_proto.study import Policy, Study, design_study
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_server.collector.estimates import mean_gradient
@@ -75,7 +74,9 @@ def a_study(policy: Policy = Policy.SKIP, *, answers: int = 2, cohort: int = 30)
 def asking(study: Defined[Study], number: int, *, clip: float = 1.0) -> Defined[Round]:
     model_hash = define_model(a_model(number)).hash
     return define_round(
-        next_gradient(study, model_hash, number=number, dimension=DIMENSION, clip=clip)
+        round_of(
+            study, Gradient(model_hash=model_hash, dimension=DIMENSION, clip=clip), number=number
+        )
     )
 
 
@@ -119,7 +120,7 @@ def replayed(
     sums = []
     for number in range(1, rounds + 1):
         asked = asking(study, number, clip=clip).value
-        mechanism: Any = mechanism_of(study.value, asked.query)
+        mechanism: Any = asked.query.mechanism_in(study.value)
         sampler = FastSampler(stream(seed, Purpose.NOISE, number, 0))
         whole = [0] * DIMENSION
         for start in range(0, devices, portion):
@@ -233,7 +234,9 @@ def test_with_a_budget_of_k_full_answers_clipping_and_not_filtering_are_the_same
 
 
 def test_a_wide_round_is_never_in_memory_as_a_whole() -> None:
-    wide = define_round(next_gradient(a_study(), bytes(32), number=1, dimension=26_010)).value.query
+    wide = define_round(
+        round_of(a_study(), Gradient(model_hash=bytes(32), dimension=26_010), number=1)
+    ).value.query
     cut = portions(wide, BLOCK)
 
     assert max(each.stop - each.start for each in cut) * 26_010 <= PORTION_WORDS
@@ -261,7 +264,7 @@ def test_summed_noise_is_that_of_all_shares_together(pool: ThreadPoolExecutor) -
             truths.append(total.contributed)
             assert total.reports == devices
 
-    mechanism: Any = mechanism_of(study.value, asking(study, 1).value.query)
+    mechanism: Any = (asking(study, 1).value.query).mechanism_in(study.value)
     # n (σ_i/γ)² + n/12 of shares; rounding that is unbiased moves the contributions, not the noise.
     expected = devices * (mechanism.noise_steps**2 + 1 / 12)
     for drawn in spreads.values():
@@ -291,8 +294,10 @@ async def trained(devices: int, **options: Any) -> tuple[list[Release], Aftermat
     releases = []
     async with session(devices, seed=6, **options) as asked:
         for _ in range(3):
-            release = await asked.ask_gradient(
-                ModelDefinition(architecture=a_model().architecture, theta=theta), clip=0.5
+            release = await asked.ask(
+                Gradient.about(
+                    ModelDefinition(architecture=a_model().architecture, theta=theta), clip=0.5
+                )
             )
             theta = theta - 2.0 * mean_gradient(release, cohort=devices).gradient
             releases.append(release)
@@ -343,17 +348,17 @@ async def test_questions_that_these_people_cannot_answer_are_refused_and_others_
     async with session(30) as asked:
         for model in (wide, images, None, "softmax"):
             with pytest.raises(ParameterError):
-                await asked.ask_gradient(model)  # type: ignore[arg-type]
+                await asked.ask(Gradient.about(model))  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="nowhere"):
-            await asked.ask_gradient(unknown)
+            await asked.ask(Gradient.about(unknown))
         with pytest.raises(ParameterError, match="clip"):
-            await asked.ask_gradient(a_model(), clip=-1.0)
+            await asked.ask(Gradient.about(a_model(), clip=-1.0))
         with pytest.raises(ParameterError, match="feature must be asked of other people"):
-            await asked.ask(Feature(name="x"))
-        release = await asked.ask_gradient(a_model())
+            await asked.ask(Linear([Feature(name="x")]))
+        release = await asked.ask(Gradient.about(a_model()))
         await asked.finish()
         with pytest.raises(StateError):
-            await asked.ask_gradient(a_model())
+            await asked.ask(Gradient.about(a_model()))
 
     assert release.number == 1
     assert len(release.estimate) == DIMENSION
@@ -364,7 +369,7 @@ async def test_people_without_examples_have_no_gradients() -> None:
     with anyio.fail_after(DEADLINE_S):
         async with open_session(LEARNING, population=plain) as asked:
             with pytest.raises(ParameterError, match="people who own labelled examples"):
-                await asked.ask_gradient(a_model())
+                await asked.ask(Gradient.about(a_model()))
 
 
 # ---- people ------------------------------------------------------------------------------------

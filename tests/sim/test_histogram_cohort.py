@@ -15,9 +15,10 @@ from demur_client.budget.filters import Filter
 from demur_client.device import Device
 from demur_proto.accounting.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.arrays import Flags, Values, Words
-from demur_proto.asking import next_histogram
-from demur_proto.mechanisms.registry import mechanism_for, randomiser_of, report_length_of
-from demur_proto.round import Feature, Histogram, Randomiser, Round
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.study import Measure, MechanismFamily, Policy, Study, View
 from demur_proto.wire.definition import Defined, define_round, define_study
 from demur_proto.wire.words import decode_words
@@ -69,13 +70,15 @@ def ask(
     categories: int,
 ) -> Defined[Round]:
     return define_round(
-        next_histogram(
+        round_of(
             study,
-            Feature(name="value", parameters={"period": number}),
+            Histogram(
+                Feature(name="value", parameters={"period": number}),
+                categories=categories,
+                mechanism=mechanism,
+                epsilon=epsilon,
+            ),
             number=number,
-            categories=categories,
-            mechanism=mechanism,
-            epsilon=epsilon,
         )
     )
 
@@ -263,7 +266,7 @@ def test_a_sum_is_the_tally_of_the_reports_however_it_is_dealt_out(
         randomiser = mechanism_for(study.value, asked.value)
         answers = [*whole.answers(asked.value)]
         for each in answers:
-            assert each.words.shape == (each.sent.sum(), report_length_of(asked.value.query))
+            assert each.words.shape == (each.sent.sum(), asked.value.query.report_length)
             assert randomiser.valid(each.words).all()
         words = np.concatenate([each.words for each in answers])
         given_ = np.sum([each.contributed for each in answers], axis=0)
@@ -357,7 +360,7 @@ def log_likelihoods(
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """ln of how much likelier each report is for this category than for nothing [n]."""
     assert isinstance(asked.value.query, Histogram)
-    randomiser = randomiser_of(asked.value.query)
+    randomiser = asked.value.query.randomiser
     epsilon, k = asked.value.query.epsilon, asked.value.query.categories
     symbols = categories[:, 0].astype(np.int64) + 1
     if asked.value.query.mechanism is Randomiser.KRR:

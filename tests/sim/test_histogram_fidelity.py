@@ -10,8 +10,9 @@ import pytest
 
 from demur_proto.accounting.histograms import epsilon_for_answers
 from demur_proto.errors import ParameterError, StateError
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram, Linear
 from demur_proto.release import Release
-from demur_proto.round import Feature, Randomiser
 from demur_proto.study import Measure, View
 from demur_sim.engine.session import Aftermath, Session
 from demur_sim.engine.simulation import open_session
@@ -56,8 +57,10 @@ async def ask_all(session: Session) -> list[Release]:
             answers=4 if last > DEVICES / 4 else 3,
         )
         releases.append(
-            await session.ask_histogram(
-                today(period), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+            await session.ask(
+                Histogram(
+                    today(period), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+                )
             )
         )
     return releases
@@ -144,17 +147,17 @@ async def test_a_histogram_that_nobody_could_answer_is_refused_and_another_may_f
     async with open_session(COUNTS, fidelity=fidelity, workers=1, population=people()) as session:
         for feature, changes, problem in unanswerable:
             with pytest.raises(ParameterError, match=problem) as caught:
-                await session.ask_histogram(feature, **{**right, **changes})
+                await session.ask(Histogram(feature, **{**right, **changes}))
             assert len(str(caught.value).splitlines()) == 1
         with pytest.raises(ParameterError, match="query must be a histogram"):
-            await session.ask(today(1))
+            await session.ask(Linear([today(1)]))
 
-        release = await session.ask_histogram(today(1), **right)
+        release = await session.ask(Histogram(today(1), **right))
         await session.finish()
 
         assert (release.number, release.reports) == (1, DEVICES)
         with pytest.raises(StateError, match="the study has ended"):
-            await session.ask_histogram(today(2), **right)
+            await session.ask(Histogram(today(2), **right))
 
 
 async def test_vectors_and_gaussian_studies_have_no_histograms() -> None:
@@ -164,7 +167,7 @@ async def test_vectors_and_gaussian_studies_have_no_histograms() -> None:
 
     async with open_session(COUNTS, population=wide) as session:
         with pytest.raises(ParameterError, match="one number, the category"):
-            await session.ask_histogram(today(1), **options)
+            await session.ask(Histogram(today(1), **options))
     async with open_session(linear, population=people()) as session:
         with pytest.raises(ParameterError, match="query must be linear"):
-            await session.ask_histogram(today(1), **options)
+            await session.ask(Histogram(today(1), **options))

@@ -19,12 +19,12 @@ import pytest
 from counting_kit import EXPONENT, a_study
 from demur_proto.accounting.intervals import supremum_radius
 from demur_proto.arrays import Flags, Values, Vector
-from demur_proto.asking import next_halt_count, next_round
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
 from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.queries import Feature, HaltCount, Linear
 from demur_proto.release import Estimand, Release
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.round import Round, round_of
 from demur_proto.running.estimates import RoundTotal
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import Factorisation, Segment
@@ -135,7 +135,7 @@ def counted(policy: Policy, *, runs: int, seed: int = SEED) -> Counted:
     for number in range(1, ROUNDS + 1):
         feature = Feature(name="value", parameters={"period": number})
         asked = define_round(
-            next_round(study, [feature], number=number, dimension=WIDTH, clip=CLIP)
+            round_of(study, Linear([feature], dimension=WIDTH, clip=CLIP), number=number)
         )
         before = main.spent()
         words = np.concatenate([each.words for each in main.answers(asked.value)])
@@ -144,7 +144,7 @@ def counted(policy: Policy, *, runs: int, seed: int = SEED) -> Counted:
         sums = words.reshape(runs, PEOPLE, WIDTH).sum(axis=1)
         given = (clipped * gave[:, None]).reshape(runs, PEOPLE, WIDTH).sum(axis=1)
         whole = clipped.reshape(runs, PEOPLE, WIDTH).sum(axis=1)
-        count = next_halt_count(beside, study.hash, segment, number=number)
+        count = round_of(beside, HaltCount(study.hash, segment), number=number)
         segment = segment.after()
         flags = np.concatenate([each.words[:, 0] for each in halts.answers(count)])
         halt_words[:, number - 1] = flags.reshape(runs, PEOPLE).sum(axis=1)
@@ -249,11 +249,11 @@ async def shrunk_rounds(count: int) -> tuple[list[Release], Aftermath, Defined[S
         )
     )
     people = ArrayPopulation(np.full((MANY, count), VALUE))
-    questions = Questions(population=people, clip=1.0, on_grid=False, grid_exponent=EXPONENT)
+    questions = Questions(population=people, grid_exponent=EXPONENT)
     options: Any = {"seed": 1, "refusal": Refusal.COVER, "threads": 1}
     async with cohort_session(study, questions, **options) as session:
         releases = [
-            await session.ask(Feature(name="value", parameters={"period": number}))
+            await session.ask(Linear([Feature(name="value", parameters={"period": number})]))
             for number in range(1, count + 1)
         ]
         return releases, await session.finish(), study
@@ -262,7 +262,7 @@ async def shrunk_rounds(count: int) -> tuple[list[Release], Aftermath, Defined[S
 async def test_under_clip_no_interval_is_claimed_for_those_who_answered() -> None:
     releases, aftermath, study = await shrunk_rounds(4)
     last, active = releases[-1], MANY * VALUE
-    query = next_round(study, [Feature(name="value")], number=4).query
+    query = round_of(study, Linear([Feature(name="value")]), number=4).query
     assert isinstance(query, Linear)
     bias = GaussianLinear.of(study.value, query).clipping_bias(MANY)
     reach = TWO_SIDED_QUANTILE * last.standard_error_at(0) + bias

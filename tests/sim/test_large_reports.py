@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import numpy as np
 
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import design_study
 from demur_proto.wire.definition import define_study
 from demur_sim.engine.cohort_session import cohort_session
@@ -34,14 +34,14 @@ async def test_large_reports_reach_the_collector_from_processes_as_in_arrays() -
         )
     )
     people = ArrayPopulation(values=values)
-    questions = Questions(population=people, clip=1.0, on_grid=True, grid_exponent=-9)
+    questions = Questions(population=people, grid_exponent=-9)
     options: dict[str, Any] = {"seed": 3, "refusal": Refusal.COVER}
 
     with anyio.fail_after(60.0):
         async with cohort_session(study, questions, threads=1, **options) as arrays:
-            expected = await arrays.ask(QUESTION)
+            expected = await arrays.ask(Linear([QUESTION], dimension=DIMENSION, on_grid=True))
         async with process_session(study, questions, workers=1, record=True, **options) as real:
-            release = await real.ask(QUESTION)
+            release = await real.ask(Linear([QUESTION], dimension=DIMENSION, on_grid=True))
             messages = (await real.finish()).messages
 
     assert release == expected

@@ -14,11 +14,11 @@ import pytest
 
 from counting_kit import EXPONENT, a_study
 from demur_proto.arrays import Flags, Integers, Values, Vector, Words
-from demur_proto.asking import next_halt_count, next_prefix, next_round
 from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.round import Feature, Linear, Round
+from demur_proto.queries import Feature, HaltCount, Linear, RunningCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.estimates import RoundTotal
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import Factorisation, Segment
@@ -72,7 +72,7 @@ class People:
 
 def people_of(kind: str, *, runs: int, run_out: int, seed: int) -> People:
     """Linear: the budget holds two answers by those who have 0.85 to 1 every day, and all by the
-    others, who have up to a quarter. Prefix: it holds one change, and the others have one at most.
+    others, who have up to a quarter. RunningCount: it holds one change, and the others have one at most.
     """
     rng = np.random.default_rng(seed)
     values = rng.random((runs, PEOPLE, ROUNDS)) / 4
@@ -110,8 +110,8 @@ def halts_study(view: View, cohort: int = PEOPLE) -> Defined[Study]:
 def main_round(kind: str, study: Defined[Study], number: int) -> Round:
     today = Feature(name="value", parameters={"period": number})
     if kind == "linear":
-        return next_round(study, [today], number=number)
-    return next_prefix(study, today, position(PEOPLE, number), number=number)
+        return round_of(study, Linear([today]), number=number)
+    return round_of(study, RunningCount(today, position(PEOPLE, number)), number=number)
 
 
 def position(cohort: int, number: int) -> Segment:
@@ -171,7 +171,7 @@ def found(
     for number in range(1, ROUNDS + 1):
         mains.append(main_round(kind, study, number))
         segment = position(present if cohort is None else cohort, number)
-        counts.append(next_halt_count(beside, study.hash, segment, number=number))
+        counts.append(round_of(beside, HaltCount(study.hash, segment), number=number))
         sums[:, number - 1] = words_of(main, mains[-1], runs).sum(axis=1)
         halt_sums[:, number - 1] = words_of(halts, counts[-1], runs)[:, there].sum(axis=1)
         if number >= FIRST - 1:
@@ -317,7 +317,7 @@ def test_an_interval_for_everyone_that_forgets_missing_devices_is_found(kind: st
 async def test_the_first_of_these_runs_is_what_a_session_releases_bit_for_bit(kind: str) -> None:
     each = found(kind, runs=1, run_out=20)
     people = people_of(kind, runs=1, run_out=20, seed=SEED).population
-    questions = Questions(population=people, clip=1.0, on_grid=False, grid_exponent=EXPONENT)
+    questions = Questions(population=people, grid_exponent=EXPONENT)
     study, beside = main_study(kind, View.AGGREGATE), halts_study(View.AGGREGATE)
     options: Any = {"refusal": Refusal.COVER, "threads": 1}
 
@@ -329,10 +329,10 @@ async def test_the_first_of_these_runs_is_what_a_session_releases_bit_for_bit(ki
             today = Feature(name="value", parameters={"period": number})
             segment = position(PEOPLE, number)
             if kind == "linear":
-                active = await session.ask(today)
+                active = await session.ask(Linear([today]))
             else:
-                active = await session.ask_prefix(today, segment)
-            halted = await halts.ask_halt_count(study.hash, segment)
+                active = await session.ask(RunningCount(today, segment))
+            halted = await halts.ask(HaltCount(study.hash, segment))
 
     for release, mine in ((active, each.active[0]), (halted, each.halted[0])):
         for name in ("estimate", "standard_error", "half_width"):

@@ -25,9 +25,9 @@ from demur_client.ledger.base import Ledger
 from demur_client.ledger.file import LedgerFile
 from demur_client.policy import OwnerPolicy
 from demur_proto.arrays import Values
-from demur_proto.asking import next_round
 from demur_proto.errors import PolicyError
-from demur_proto.round import Feature, Round
+from demur_proto.queries import Feature, Linear
+from demur_proto.round import Round, round_of
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Study, View, design_study
 from demur_proto.v1 import report_pb2
@@ -128,8 +128,11 @@ async def watched(
             silent = kinds.count("exhausted") if telling else 0
             for number, feature in enumerate(features, start=1):
                 asked = define_round(
-                    next_round(
-                        study, [feature], number=number, on_grid=True, answer_after_ms=slot_ms
+                    round_of(
+                        study,
+                        Linear([feature], on_grid=True),
+                        number=number,
+                        answer_after_ms=slot_ms,
                     )
                 )
                 await collector.open_round(asked.definition)
@@ -170,16 +173,16 @@ async def test_devices_in_processes_of_their_own_look_like_everybody_else() -> N
     deviations: dict[str, list[float]] = {kind: [] for kind in KINDS[1:]}
     for attempt in range(RUNS):
         kinds = dealt(10, KINDS)
-        questions = Questions(
-            population=People(kinds, slot_s=0.5), clip=1.0, on_grid=True, grid_exponent=-7
-        )
+        questions = Questions(population=People(kinds, slot_s=0.5), grid_exponent=-7)
         opened = device_session(
             a_study(len(kinds)), questions, refusal=Refusal.COVER, record=True, slot_ms=500
         )
         with anyio.fail_after(600.0):
             async with opened as session:
                 for period in range(1, ROUNDS + 1):
-                    await session.ask(Feature(name="x", parameters={"period": period}))
+                    await session.ask(
+                        Linear([Feature(name="x", parameters={"period": period})], on_grid=True)
+                    )
                 aftermath = await session.finish()
         assert aftermath.refused.tolist() == [kind == "exhausted" for kind in kinds]
         assert aftermath.messages is not None
@@ -225,7 +228,7 @@ def test_payloads_tell_no_more_than_the_guarantee_and_all_that_it_allows(
     """
     study = a_study(1)
     rounds = [
-        define_round(next_round(study, [Feature(name="x")], number=number, on_grid=True))
+        define_round(round_of(study, Linear([Feature(name="x")], on_grid=True), number=number))
         for number in range(1, BUDGET + 3)
     ]
     scores: dict[str, Any] = {}

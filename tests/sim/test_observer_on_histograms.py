@@ -12,7 +12,8 @@ from tests.sim.visits import watched
 from demur_client.device import Device
 from demur_proto.accounting.histograms import design_histogram_study, epsilon_for_answers
 from demur_proto.arrays import Flags
-from demur_proto.round import Feature, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram
 from demur_proto.study import Measure, View
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.definition import define_study
@@ -60,8 +61,10 @@ async def run_of(mechanism: Randomiser, *, seed: int) -> Aftermath:
                 session.study.value, mechanism=mechanism, categories=CATEGORIES, answers=1
             )
             for period in range(1, ROUNDS + 1):
-                await session.ask_histogram(
-                    today(period), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+                await session.ask(
+                    Histogram(
+                        today(period), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+                    )
                 )
             return await session.finish()
 
@@ -116,8 +119,8 @@ async def visited(mechanism: Randomiser) -> Messages:
     mine = [[Device(study, PersonSource(Half(), index))] for index in range(DEVICES)]
 
     async def ask(number: int, analyst: Analyst) -> None:
-        await analyst.ask_histogram(
-            today(number), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon
+        await analyst.ask(
+            Histogram(today(number), categories=CATEGORIES, mechanism=mechanism, epsilon=epsilon)
         )
 
     return await watched(mine, ask, rounds=VISITS, rng=np.random.default_rng())

@@ -15,8 +15,8 @@ from tests.sim.visits import watched
 
 from demur_client.device import Device
 from demur_proto.arrays import Flags, Values
+from demur_proto.queries import Feature, Linear
 from demur_proto.release import Withheld
-from demur_proto.round import Feature
 from demur_proto.study import View, design_study
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.definition import define_study
@@ -148,7 +148,7 @@ async def visited(source: Source, *, seed: int) -> tuple[Messages, Flags]:
 
     async def ask(number: int, analyst: Analyst) -> None:
         asked = Feature(name="value", parameters={"period": number})
-        await analyst.ask(asked, on_grid=True)
+        await analyst.ask(Linear([asked], on_grid=True))
 
     messages = await watched(mine, ask, rounds=VISITS, rng=rng)
     return messages, people.values[:, 0, 0] > 0

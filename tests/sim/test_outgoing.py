@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from demur_proto.asking import next_gradient
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import ModelDefinition, define_model
+from demur_proto.queries import Gradient
+from demur_proto.round import round_of
 from demur_proto.study import Policy, design_study
 from demur_proto.wire.definition import define_round, define_study
 from demur_sim.engine import worker as outgoing_module
@@ -36,7 +37,11 @@ def reports(devices: int) -> list[Outgoing]:
     )
     model = ModelDefinition(architecture=LINEAR, theta=np.linspace(-1.0, 1.0, LINEAR.parameters))
     asked = define_round(
-        next_gradient(study, define_model(model).hash, number=1, dimension=LINEAR.parameters)
+        round_of(
+            study,
+            Gradient(model_hash=define_model(model).hash, dimension=LINEAR.parameters),
+            number=1,
+        )
     )
     cohort = Cohort(study, people, seed=1, refusal=Refusal.COVER)
     ids = {block.number: block.report_ids() for block in cohort.blocks}

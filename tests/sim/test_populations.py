@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from demur_client.sources.base import DataSource
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.populations import FLAGS, ArrayPopulation, EventLog, PersonSource, Population
 
 Event = tuple[int, int, float]  # device, period, amount

@@ -11,10 +11,10 @@ import pytest
 
 from counting_kit import NoNoise, a_study, rounds_of
 from demur_client.device import Device
-from demur_proto.asking import next_round
 from demur_proto.errors import ParameterError
+from demur_proto.queries import Feature, Linear, RunningCount
 from demur_proto.release import Withheld
-from demur_proto.round import Feature, Prefix, Round
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Admission, Segment
 from demur_proto.study import Measure, Policy, View
 from demur_proto.v1 import report_pb2
@@ -199,12 +199,14 @@ def linear_rounds(scenario: Scenario, devices: int) -> tuple[Any, list[Defined[R
     study = define_study(study_of(scenario, devices=devices))
     asked = [
         define_round(
-            next_round(
+            round_of(
                 study,
-                [Feature(name="value", parameters={"period": float(number)})],
+                Linear(
+                    [Feature(name="value", parameters={"period": float(number)})],
+                    clip=1.0,
+                    on_grid=False,
+                ),
                 number=number,
-                clip=1.0,
-                on_grid=False,
             )
         )
         for number in range(1, ROUNDS + 1)
@@ -275,7 +277,7 @@ def test_a_cohort_passes_over_rounds_of_a_running_count_as_devices_do(admission:
 
 def at_period(asked: Defined[Round], period: int) -> Defined[Round]:
     feature = Feature(name="value", parameters={"period": float(period)})
-    assert isinstance(asked.value.query, Prefix)
+    assert isinstance(asked.value.query, RunningCount)
     return define_round(replace(asked.value, query=replace(asked.value.query, feature=feature)))
 
 

@@ -16,8 +16,9 @@ from demur_client.device import Device
 from demur_proto.arrays import Integers
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.queries import Feature, HaltCount, Linear, RunningCount
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round
 from demur_proto.running.segments import Admission, Factorisation, Segment
 from demur_proto.study import Policy, Study, View
 from demur_proto.study import Purpose as StudyPurpose
@@ -58,7 +59,7 @@ def today(period: int) -> Feature:
 
 
 def questions(population: Any) -> Questions:
-    return Questions(population=population, clip=1.0, on_grid=False, grid_exponent=EXPONENT)
+    return Questions(population=population, grid_exponent=EXPONENT)
 
 
 @asynccontextmanager
@@ -85,12 +86,12 @@ async def count_all(session: Session, **options: Any) -> list[Release]:
     for kind in KINDS:
         segment = Segment(horizon=HORIZON, cohort=DEVICES, factorisation=kind)
         for period in range(1, HORIZON + 1):
-            release = await session.ask_prefix(today(period), segment, bound=2, **options)
+            release = await session.ask(RunningCount(today(period), segment, bound=2, **options))
             releases.append(release)
             segment = segment.after(release.number) if period < HORIZON else segment
     segment = Segment(horizon=1, cohort=DEVICES)
     for period in range(1, HORIZON + 1):
-        release = await session.ask_prefix(today(period), segment, bound=2, **options)
+        release = await session.ask(RunningCount(today(period), segment, bound=2, **options))
         releases.append(release)
         segment = segment.following(release.number)
     return releases
@@ -300,8 +301,8 @@ async def test_a_question_that_breaks_its_segment_is_refused_and_another_may_fol
 ) -> None:
     segment = Segment(horizon=3, cohort=DEVICES)
     async with opened(study_of(), fidelity, 1) as session:
-        await session.ask_prefix(today(1), segment, bound=2)
-        await session.ask_prefix(today(1), segment, bound=2)  # a segment of its own
+        await session.ask(RunningCount(today(1), segment, bound=2))
+        await session.ask(RunningCount(today(1), segment, bound=2))  # a segment of its own
         second = segment.after(1)
         for broken, error in [
             (second.after(), StateError),  # position 3, before position 2
@@ -309,13 +310,13 @@ async def test_a_question_that_breaks_its_segment_is_refused_and_another_may_fol
             (replace(second, first_round=3), ParameterError),
         ]:
             with pytest.raises(error):
-                await session.ask_prefix(today(2), broken, bound=2)
+                await session.ask(RunningCount(today(2), broken, bound=2))
         with pytest.raises(ParameterError, match="bound"):
-            await session.ask_prefix(today(2), second, bound=0)
+            await session.ask(RunningCount(today(2), second, bound=0))
         with pytest.raises(ParameterError, match="purpose"):
-            await session.ask_halt_count(bytes(32), segment)
+            await session.ask(HaltCount(bytes(32), segment))
 
-        release = await session.ask_prefix(today(2), second, bound=2)
+        release = await session.ask(RunningCount(today(2), second, bound=2))
 
         assert release.number == 3
         assert release.estimate.size == 1
@@ -353,12 +354,12 @@ async def halts_counted(main: Session, halts: Session) -> list[Release]:
     decaying, counting = segment, segment
     releases = []
     for period in range(1, HORIZON + 1):
-        releases.append(await main.ask(today(period), clip=2.0))
+        releases.append(await main.ask(Linear([today(period)], clip=2.0)))
         releases.append(
-            await main.ask_prefix(today(period), decaying, bound=2, admission=Admission.HALT)
+            await main.ask(RunningCount(today(period), decaying, bound=2, admission=Admission.HALT))
         )
         decaying = decaying.after(releases[-1].number) if period < HORIZON else decaying
-        releases.append(await halts.ask_halt_count(main.study.hash, counting))
+        releases.append(await halts.ask(HaltCount(main.study.hash, counting)))
         counting = counting.after(releases[-1].number) if period < HORIZON else counting
     return releases
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from demur_proto.errors import ParameterError
-from demur_proto.round import Randomiser
+from demur_proto.mechanisms.registry import Randomiser
 from demur_sim.scenario import Kind, Scenario, load_scenario
 from scenario_kit import HISTOGRAM, SEVEN, flat
 

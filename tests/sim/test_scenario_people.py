@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.opening import population_of
 from demur_sim.people.populations import EventLog
 from demur_sim.scenario import Data, Scenario, load_scenario

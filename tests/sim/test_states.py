@@ -13,9 +13,9 @@ from demur_client.budget import running_counts as running_state
 from demur_client.budget.filters import Filter
 from demur_proto.accounting.conversions import gdp_delta
 from demur_proto.arrays import Flags, Integers, Values
-from demur_proto.asking import next_prefix
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, RunningCount
+from demur_proto.round import round_of
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import View, design_study
@@ -128,7 +128,9 @@ def test_decisions_in_doubles_are_those_in_integers(kind: Factorisation) -> None
     refused = [np.zeros(300, dtype=np.bool_) for _ in blocks]
     segment = Segment(horizon=12, cohort=300, factorisation=kind).begun(1)
     for number in range(1, 13):
-        asked = next_prefix(study, Feature(name="state"), segment, number=number, bound=3)
+        asked = round_of(
+            study, RunningCount(Feature(name="state"), segment, bound=3), number=number
+        )
         values = rng.integers(0, 4, size=(300, 1)).astype(float)
         step = Step.of(asked.query, weight=asked.weight)  # type: ignore[arg-type]  # a prefix
         assert step.in_doubles
@@ -156,7 +158,7 @@ def test_decisions_in_doubles_are_those_in_integers(kind: Factorisation) -> None
 def test_doubles_are_left_where_they_would_be_too_short(bound: int, exact: bool) -> None:
     """The energy of all words is below H·bound²·2^28, and doubles hold integers below 2^53."""
     segment = Segment(horizon=5, cohort=300).begun(1)
-    asked = next_prefix(a_study(), Feature(name="state"), segment, number=1, bound=bound)
+    asked = round_of(a_study(), RunningCount(Feature(name="state"), segment, bound=bound), number=1)
 
     step = Step.of(asked.query, weight=asked.weight)  # type: ignore[arg-type]  # a prefix
 
@@ -197,7 +199,7 @@ def truncation(kind: Factorisation, *, budget: int, devices: int, seed: int) -> 
     squares = 0.0
     for number, truth in enumerate(people.totals().tolist(), start=1):
         now = Feature(name="state", parameters={"period": number})
-        asked = next_prefix(study, now, segment, number=number)
+        asked = round_of(study, RunningCount(now, segment), number=number)
         block.answer(
             Step.of(asked.query, weight=asked.weight),  # type: ignore[arg-type]  # a prefix
             people.evaluate(now, slice(None)),
@@ -314,7 +316,7 @@ def spent_of_a_device() -> int:
     segment = Segment(horizon=4, cohort=1).begun(1)
     state = running_state.RunningState()
     for number in range(1, 5):
-        asked = next_prefix(study, Feature(name="state"), segment, number=number)
+        asked = round_of(study, RunningCount(Feature(name="state"), segment), number=number)
         state = state.answer(asked, np.ones((1, 1)), mine).state
         segment = segment.after() if number < 4 else segment
     return study.value.budget_units - mine.remaining_units

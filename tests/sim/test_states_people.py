@@ -10,7 +10,7 @@ import pytest
 
 from demur_proto.arrays import Flags, Values
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.populations import PersonSource
 from demur_sim.people.states import States
 

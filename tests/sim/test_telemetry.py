@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.registry import Randomiser
 from demur_proto.release import Withheld
-from demur_proto.round import Randomiser
 from demur_sim.people.populations import ArrayPopulation
 from demur_sim.results.histograms import HistogramResult
 from demur_sim.results.sums import LinearResult

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.populations import PersonSource
 from demur_sim.people.telemetry import Telemetry
 

@@ -9,9 +9,9 @@ import pytest
 from counting_kit import NoNoise, a_study
 from demur_client.device import Device
 from demur_client.sources.base import FunctionSource
-from demur_proto.asking import next_round
+from demur_proto.queries import Feature, Linear, Weights
 from demur_proto.release import Release
-from demur_proto.round import Feature, Round
+from demur_proto.round import Round, round_of
 from demur_proto.wire.definition import Defined, define_round
 from demur_proto.wire.words import decode_words
 from demur_sim.engine.cohort import Cohort
@@ -39,8 +39,13 @@ async def asked(fidelity: str) -> tuple[list[Release], Aftermath]:
         async with open_session(
             scenario, population=people(), fidelity=fidelity, workers=1, seed=2
         ) as session:
-            releases = [await session.ask(*FEATURES, weights=MATRIX, clip=3.0) for _ in range(2)]
-            releases.append(await session.ask(FEATURES[0], weights=[[0.1], [0.3]]))
+            releases = [
+                await session.ask(Linear(FEATURES, weights=Weights.of(MATRIX), clip=3.0))
+                for _ in range(2)
+            ]
+            releases.append(
+                await session.ask(Linear([FEATURES[0]], weights=Weights.of([[0.1], [0.3]])))
+            )
             return releases, await session.finish()
 
 
@@ -54,8 +59,8 @@ async def test_weighted_sums_are_the_same_over_processes() -> None:
 
 
 def a_round(study: Defined[Any], number: int, **options: Any) -> Defined[Round]:
-    told = {"weights": MATRIX, "clip": 3.0, "on_grid": True, **options}
-    return define_round(next_round(study, FEATURES, number=number, **told))
+    told: dict[str, Any] = {"weights": Weights.of(MATRIX), "clip": 3.0, "on_grid": True, **options}
+    return define_round(round_of(study, Linear(FEATURES, **told), number=number))
 
 
 def words_of(device: Device, asked_now: Defined[Round]) -> list[int]:

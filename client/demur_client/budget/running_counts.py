@@ -18,7 +18,8 @@ from demur_client.budget.charges import HIDDEN
 from demur_client.budget.decide import charge_units, decide
 from demur_proto.arrays import Flags, Integers, Values
 from demur_proto.errors import ParameterError
-from demur_proto.round import CountingQuery, Round
+from demur_proto.queries import CountingQuery
+from demur_proto.round import Round
 from demur_proto.running.factorisations import Factors, factors_of
 from demur_proto.running.following import changes_wanted, check_follows
 from demur_proto.running.segments import Admission, Segment
@@ -310,11 +311,13 @@ def count_of(asked: Round) -> int | None:
 
 def _counting(asked: Round) -> CountingQuery:
     if not isinstance(asked.query, CountingQuery):
-        raise ParameterError("query", type(asked.query).__name__, "a Prefix or a HaltCount")
+        raise ParameterError("query", type(asked.query).__name__, "a RunningCount or a HaltCount")
     return asked.query
 
 
 def _factors(query: CountingQuery) -> Factors:
     return factors_of(
-        query.segment.factorisation, horizon=query.segment.horizon, exponent=query.grid_exponent
+        query.segment.factorisation,
+        horizon=query.segment.horizon,
+        exponent=query.noise.grid_exponent,
     )

@@ -249,7 +249,7 @@ def run_try(options: argparse.Namespace) -> int:
     """Run `demur device try`."""
     from demur_client.explain import feature_text, number_text
     from demur_proto.errors import DataError
-    from demur_proto.round import Feature
+    from demur_proto.queries import Feature
 
     feature = Feature(name=options.feature, parameters=_parameters(options))
     _, source = _folder(options).policy()

@@ -32,8 +32,9 @@ from demur_client.sources.base import DataSource, ExampleSource, evaluate_round
 from demur_proto.errors import DemurError
 from demur_proto.models.definition import MODEL_TAG, DefinedModel, read_model
 from demur_proto.models.gradients import prepare
-from demur_proto.round import ModelQuery, Query
-from demur_proto.wire.definition import hash_definition, read_round, read_study
+from demur_proto.queries import ModelQuery, Query
+from demur_proto.wire.definition import read_round, read_study
+from demur_proto.wire.hmacs import hash_definition
 
 ORDER = struct.Struct("<BxxxIQIddd")
 """What is ordered; how many numbers the value has; the number of the order; how many bytes of what comes

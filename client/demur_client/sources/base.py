@@ -11,16 +11,12 @@ from demur_proto.arrays import Values
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.categorical import categories_of, encode_categories
 from demur_proto.models.definition import DefinedModel
-from demur_proto.models.gradients import dimension_of, person_error_share, person_gradient
-from demur_proto.round import (
+from demur_proto.queries import (
     Feature,
-    Gradient,
-    HaltCount,
     Histogram,
-    Linear,
     ModelQuery,
-    Prefix,
     Query,
+    Reads,
 )
 
 
@@ -96,22 +92,20 @@ def evaluate_round(
     Raises:
         ParameterError: the query asks for no data, or names a model and there is none.
     """
-    if isinstance(query, HaltCount):
+    if query.reads is Reads.HALTS:
         raise ParameterError("query", "a halt count", "one that asks for the owner's data")
-    if not isinstance(query, ModelQuery):
-        value = evaluate_query(query, source, noted=noted)
-        if isinstance(query, Histogram) and value is not None and noted is not None:
-            _note_category(value, query.categories, noted)
-        return value
-    if model is None:
-        raise ParameterError("model", model, "the one that the round names")
-    if isinstance(query, Gradient):
-        return evaluate_gradient(model, source, noted=noted)
-    return evaluate_error_share(model, source, noted=noted)
+    if isinstance(query, ModelQuery):
+        if model is None:
+            raise ParameterError("model", model, "the one that the round names")
+        return evaluate_examples(query, model, source, noted=noted)
+    value = evaluate_query(query, source, noted=noted)
+    if isinstance(query, Histogram) and value is not None and noted is not None:
+        _note_category(value, query.categories, noted)
+    return value
 
 
 def evaluate_query(
-    query: Linear | Histogram | Prefix,
+    query: Query,
     source: DataSource | ExampleSource,
     *,
     noted: Noted | None = None,
@@ -130,41 +124,29 @@ def evaluate_query(
         evaluate = source.evaluate  # type: ignore[union-attr]  # one without it fails like any other
         parts = [np.asarray(evaluate(feature), float) for feature in query.features]
         side_by_side = np.concatenate([part.reshape(1, -1) for part in parts], axis=1)
-        weights = query.weights if isinstance(query, Linear) else None
-        return side_by_side if weights is None else weights.apply(side_by_side)
+        return query.weighted(side_by_side)
 
     return _or_none(value, length=query.value_length, noted=noted)
 
 
-def evaluate_gradient(
-    model: DefinedModel, source: DataSource | ExampleSource, *, noted: Noted | None = None
+def evaluate_examples(
+    query: ModelQuery,
+    model: DefinedModel,
+    source: DataSource | ExampleSource,
+    *,
+    noted: Noted | None = None,
 ) -> Values | None:
-    """The gradient [1, d] of the mean loss over all of a person's examples; None where it fails.
+    """What a query asks about a model, of all of a person's examples [1, d]; None where it fails.
 
-    Failures are treated as in `evaluate_query`, and so is having no example. A gradient that is not
+    Failures are treated as in `evaluate_query`, and so is having no example. A value that is not
     finite may arrive here: the mechanism encodes it as nothing.
     """
 
     def value() -> Values:
         inputs, labels = source.examples()  # type: ignore[union-attr]  # as above
-        return person_gradient(model.value, inputs, labels)
+        return query.value_of(model.value, inputs, labels)
 
-    return _or_none(value, length=dimension_of(model), noted=noted)
-
-
-def evaluate_error_share(
-    model: DefinedModel, source: DataSource | ExampleSource, *, noted: Noted | None = None
-) -> Values | None:
-    """The share [1, 1] of a person's examples that a model labels wrongly; None where it fails.
-
-    Failures are treated as in `evaluate_query`.
-    """
-
-    def value() -> Values:
-        inputs, labels = source.examples()  # type: ignore[union-attr]  # as above
-        return person_error_share(model.value, inputs, labels)
-
-    return _or_none(value, length=1, noted=noted)
+    return _or_none(value, length=query.value_length, noted=noted)
 
 
 def _or_none(evaluate: Callable[[], Values], *, length: int, noted: Noted | None) -> Values | None:

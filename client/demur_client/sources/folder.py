@@ -10,7 +10,7 @@ from pathlib import Path
 from demur_client.sources.sql import Limits, check_features, guard, query_of, select_numbers
 from demur_proto.arrays import Values
 from demur_proto.errors import DataError, UnsupportedError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 
 LARGEST_FILE = 64 << 20  #: bytes
 MOST_FILES = 100

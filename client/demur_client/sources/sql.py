@@ -19,7 +19,7 @@ import numpy as np
 from demur_proto.arrays import Values
 from demur_proto.checks import check_integer, check_positive, check_text
 from demur_proto.errors import DataError, ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 
 LONGEST_SQL = 10_000  #: characters
 LONGEST_CELL = 1 << 16  #: bytes of a text on the way to a number

@@ -7,15 +7,10 @@ from dataclasses import replace
 from demur_proto.accounting.pure import MOST_ANSWERS, composition_answers, composition_each
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
-from demur_proto.mechanisms.registry import (
-    ANY_CATEGORY,
-    WEIGHT_MARGIN,
-    mechanism_of,
-    randomiser_of,
-    weight_of,
-)
+from demur_proto.mechanisms.registry import ANY_CATEGORY, Randomiser
 from demur_proto.mechanisms.thresholds import MOST_EPSILON
-from demur_proto.round import MOST_CATEGORIES, Feature, Histogram, Randomiser
+from demur_proto.queries import MOST_CATEGORIES, Feature, Histogram
+from demur_proto.queries.histogram import WEIGHT_MARGIN
 from demur_proto.study import (
     CATEGORICAL,
     Measure,
@@ -214,7 +209,7 @@ def histogram_study_for_epsilon(
     query = Histogram(
         feature=Feature(name="any"), categories=categories, mechanism=mechanism, epsilon=each
     )
-    own = min(randomiser_of(query).charge_pure(ANY_CATEGORY) * (1 + WEIGHT_MARGIN), each)
+    own = min(query.randomiser.charge_pure(ANY_CATEGORY) * (1 + WEIGHT_MARGIN), each)
     found = []
     for counted in measures:
         answers = 0
@@ -236,7 +231,7 @@ def histogram_study_for_epsilon(
             )
         )
     return min(
-        found, key=lambda study: (-(study.budget_units // weight_of(study, query)), study.rho)
+        found, key=lambda study: (-(study.budget_units // query.weight_in(study)), study.rho)
     )
 
 
@@ -279,10 +274,10 @@ def epsilon_for_answers(
         mechanism=mechanism,
         epsilon=MOST_EPSILON,
     )
-    mechanism_of(study, query)
+    query.mechanism_in(study)
 
     def fits(epsilon: float) -> bool:
-        return answers * weight_of(study, replace(query, epsilon=epsilon)) <= study.budget_units
+        return answers * replace(query, epsilon=epsilon).weight_in(study) <= study.budget_units
 
     low, high = LEAST_EPSILON, MOST_EPSILON
     if fits(high):

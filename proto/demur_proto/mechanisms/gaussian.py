@@ -11,7 +11,7 @@ Arrays are worked on in pieces that stay in a processor's cache.
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
-from demur_proto.round import GaussianQuery
 from demur_proto.samplers.base import Sampler
 from demur_proto.study import Policy, Study
 from demur_proto.wire.words import WordType
+
+if TYPE_CHECKING:
+    from demur_proto.queries.base import GaussianQuery
 
 INSIDE = 1 - 2.0**-12  #: where a clipped row ends: inside its radius, as rounding may lengthen it
 LANES = 8192  #: columns whose squares are added at once; the order of a sum follows from it
@@ -289,13 +291,13 @@ class GaussianLinear:
             )
 
     @classmethod
-    def of(cls, study: Study, query: GaussianQuery) -> "GaussianLinear":
+    def of(cls, study: Study, query: "GaussianQuery") -> "GaussianLinear":
         """The mechanism that a query of a study uses, if it asks for a sum of vectors."""
         return cls(
             dimension=query.dimension,
             clip=query.clip,
-            grid_exponent=query.grid_exponent,
-            sigma=query.sigma,
+            grid_exponent=query.noise.grid_exponent,
+            sigma=query.noise.sigma,
             shares=study.noise_shares,
             on_grid=query.on_grid and study.policy is not Policy.CLIP,
             shrinks=study.policy is Policy.CLIP,

@@ -16,7 +16,7 @@ from demur_proto.models.base import MOST_PARAMETERS, check_sizes
 from demur_proto.models.features import OrientedGradients, Pixels
 from demur_proto.models.whitened_gradients import WhitenedGradients
 from demur_proto.v1 import model_pb2
-from demur_proto.wire.definition import hash_definition
+from demur_proto.wire.hmacs import hash_definition
 
 MODEL_TAG = b"demur.model.v1\x00"
 DOUBLE = np.dtype("<f8")  #: of θ on the wire
@@ -124,6 +124,11 @@ class DefinedModel:
     value: ModelDefinition
     definition: bytes = field(repr=False)  #: exactly as they were written
     hash: bytes  #: SHA-256(tag ‖ definition), 32 bytes
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters it has, which is the length of its gradient."""
+        return self.value.architecture.parameters
 
 
 def define_model(model: ModelDefinition) -> DefinedModel:

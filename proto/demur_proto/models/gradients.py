@@ -10,24 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from demur_proto.arrays import Values, Vector
-from demur_proto.errors import ParameterError, UnsupportedError, WireError
+from demur_proto.errors import ParameterError, UnsupportedError
 from demur_proto.models.architectures import HiddenLayer, Softmax
 from demur_proto.models.base import Examples, Inputs, Model
-from demur_proto.models.definition import DefinedModel, Features, ModelDefinition, Module
+from demur_proto.models.definition import Features, ModelDefinition, Module
 from demur_proto.models.features import pieces
 from demur_proto.models.layers import MOST_MULTIPLICATIONS
-from demur_proto.round import Gradient, ModelQuery
 
 BATCH_BYTES = 1 << 25  #: 32 MiB, what is made of the examples of a batch, unless one takes more
 
 _DOUBLE = 8  # bytes
 _SINGLE = 4  # bytes
 _SMALL = 1 << 18  # bytes; objects, small arrays and the interpreter's own
-
-
-def dimension_of(model: DefinedModel) -> int:
-    """How many parameters a model has, which is the length of its gradient."""
-    return model.value.architecture.parameters
 
 
 def model_of(definition: ModelDefinition) -> Softmax | HiddenLayer:
@@ -41,23 +35,6 @@ def model_of(definition: ModelDefinition) -> Softmax | HiddenLayer:
             f"the module {definition.architecture.path} is not supported by this version"
         )
     return definition.architecture
-
-
-def check_model(model: DefinedModel, query: ModelQuery) -> None:
-    """Refuse a model that is not what a round names.
-
-    Raises:
-        WireError: it has another hash, or another number of parameters than the round says.
-    """
-    if model.hash != query.model_hash:
-        raise WireError("this is another model than the one that the round names")
-    parameters = dimension_of(model)
-    if parameters != query.parameters:
-        named = "dimension" if isinstance(query, Gradient) else "parameters"
-        raise WireError(
-            f"not a valid round: {named} must be {parameters}, the number of the model's "
-            f"parameters, got {query.parameters}"
-        )
 
 
 def inputs_of(features: Features | None, data: npt.ArrayLike) -> Inputs:

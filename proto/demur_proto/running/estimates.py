@@ -12,7 +12,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.everyone import sampling_factors
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE, Estimate
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.round import CountingQuery
+from demur_proto.queries import CountingQuery
 from demur_proto.running.factorisations import factors_of
 from demur_proto.running.segments import MOST_DEVICES, Admission, Segment
 
@@ -92,7 +92,7 @@ def running_estimate(
         raise ParameterError("totals", f"{len(totals)} of them", f"{place}, one for each round")
     check_integer("energy", energy, 1, 1 << 62)
     cohort = query.segment.cohort
-    solution = solution_of(query.segment, exponent=query.grid_exponent)
+    solution = solution_of(query.segment, exponent=query.noise.grid_exponent)
     reports = np.array([total.reports for total in totals], dtype=np.float64)
     if added:
         return _added(query, mechanism, solution, totals)

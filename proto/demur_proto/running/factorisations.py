@@ -222,7 +222,7 @@ def _length(position: int) -> int:
     return position & -position
 
 
-# Prefix sums as B·C: a device sends a row of C times its changes, the server applies B.
+# RunningCount sums as B·C: a device sends a row of C times its changes, the server applies B.
 #
 # C is in whole grid steps, so what a device sends is an integer by construction: nothing is rounded,
 # and charges are exact before anything is sent. B undoes exactly that C:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from demur_proto.checks import check_integer, check_positive
+from demur_proto.checks import check_integer, check_positive, named
 from demur_proto.errors import ParameterError, StateError
+from demur_proto.v1 import round_pb2
 
 MOST_POSITIONS = 1 << 14  #: of a segment
 MOST_SEGMENTS = 256  #: of a running count
@@ -24,6 +25,17 @@ class Admission(StrEnum):
 
     COMMIT = "commit"  #: takes it up only if all that will be sent of it fits, and holds that much
     HALT = "halt"  #: takes it up, and answers with cover what does not fit; for study
+
+
+FACTORISATIONS = {
+    Factorisation.SQUARE_ROOT: round_pb2.FACTORISATION_SQUARE_ROOT,
+    Factorisation.TREE: round_pb2.FACTORISATION_TREE,
+    Factorisation.IDENTITY: round_pb2.FACTORISATION_IDENTITY,
+}
+ADMISSIONS = {
+    Admission.COMMIT: round_pb2.ADMISSION_COMMIT,
+    Admission.HALT: round_pb2.ADMISSION_HALT,
+}
 
 
 def doubling(rounds: int, *, first: int) -> tuple[int, ...]:
@@ -181,42 +193,51 @@ class Segment:
         """What all rounds of a count have in common, whichever segment they are in."""
         return Segment(horizon=1, cohort=self.cohort, factorisation=self.factorisation)
 
+    def message(self) -> round_pb2.Segment:
+        """For the wire."""
+        return round_pb2.Segment(
+            factorisation=FACTORISATIONS[self.factorisation],
+            horizon=self.horizon,
+            position=self.position,
+            first_round=self.first_round,
+            cohort=self.cohort,
+            earlier_horizons=self.earlier,
+            origin=self.origin,
+        )
 
-# What both kinds of running counts have in common: one whole number at a time, on a grid of their own.
+    @classmethod
+    def read(cls, message: round_pb2.Segment) -> "Segment":
+        """From the wire.
+
+        Raises:
+            ParameterError: it is no segment.
+            UnsupportedError: its factorisation is none that this version knows.
+        """
+        return cls(
+            factorisation=named(FACTORISATIONS, message.factorisation, "factorisation"),
+            horizon=message.horizon,
+            position=message.position,
+            first_round=message.first_round,
+            cohort=message.cohort,
+            earlier=tuple(message.earlier_horizons),
+            origin=message.origin,
+        )
+
 
 LARGEST_ENERGY = 1 << 60  #: of a running count's words, grid steps², so that sums of it fit 63 bits
 FINEST_COUNTING, COARSEST_COUNTING = -20, -14  #: grid exponents of a running count
 
 
-class WholeNumber:
-    """A query that each person answers with one whole number."""
-
-    __slots__ = ()
-
-    @property
-    def dimension(self) -> int:
-        """One number is sent."""
-        return 1
-
-    @property
-    def on_grid(self) -> bool:
-        """The rows of C are whole grid steps, so nothing is rounded."""
-        return True
-
-    @property
-    def value_length(self) -> int:
-        """Numbers in one person's value: their state."""
-        return 1
-
-
-def check_counting(segment: Segment, *, bound: int, sigma: float, exponent: int) -> None:
+def check_counting(
+    segment: Segment, *, bound: int, sigma: float | None, exponent: int | None
+) -> None:
     """Refuse a grid on which the rows of C differ from what they are rounded from, or do not fit.
 
     Args:
         segment: of which a query is a round.
         bound: the largest state.
-        sigma: of one round's noise.
-        exponent: of the grid.
+        sigma: of one round's noise; None where that is not stated yet.
+        exponent: of the grid; likewise.
 
     Raises:
         ParameterError: an argument is outside its range.
@@ -224,7 +245,10 @@ def check_counting(segment: Segment, *, bound: int, sigma: float, exponent: int)
     if not isinstance(segment, Segment):
         raise ParameterError("segment", segment, "a Segment")
     check_integer("bound", bound, 1, (1 << 31) - 1)
-    check_positive("sigma", sigma)
+    if sigma is not None:
+        check_positive("sigma", sigma)
+    if exponent is None:
+        return
     # 1/max(2^14, 64√H) is 2^-14 at every horizon that a segment may have.
     check_integer("grid_exponent", exponent, FINEST_COUNTING, COARSEST_COUNTING)
     if segment.horizon * bound**2 << -2 * exponent >= LARGEST_ENERGY:

@@ -1,34 +1,19 @@
 """Which protocol versions this build speaks."""
 
-import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
+from demur_proto.checks import named
 from demur_proto.errors import ParameterError, UnsupportedError, VersionError, WireError
-from demur_proto.mechanisms.registry import mechanism_for, report_length_of
-from demur_proto.round import (
-    CountingQuery,
-    ErrorCount,
-    Feature,
-    GaussianQuery,
-    Gradient,
-    HaltCount,
-    Histogram,
-    Linear,
-    Prefix,
-    Query,
-    Randomiser,
-    Round,
-    Weights,
-)
-from demur_proto.running.segments import Admission, Factorisation, Segment
+from demur_proto.queries.registry import mechanism_for, read_query
+from demur_proto.round import Round
 from demur_proto.study import Measure, MechanismFamily, Policy, Purpose, Study, View
 from demur_proto.v1 import round_pb2, study_pb2
-from demur_proto.wire.hmacs import hmac_by_key, prepare_key
+from demur_proto.wire.hmacs import hash_definition, hmac_by_key, prepare_key
 from demur_proto.wire.words import WordType
 
 PROTOCOL_VERSION = 1
@@ -45,104 +30,6 @@ def check_version(version: int) -> None:
             f"protocol version {version} is not supported; "
             f"this side speaks {OLDEST_PROTOCOL_VERSION} to {PROTOCOL_VERSION}"
         )
-
-
-# Features as messages.
-
-
-def feature_message(feature: Feature) -> round_pb2.Feature:
-    """For the wire."""
-    return round_pb2.Feature(
-        name=feature.name,
-        parameters=[
-            round_pb2.Parameter(name=name, value=value)
-            for name, value in sorted(feature.parameters.items())
-        ],
-    )
-
-
-def feature_value(message: round_pb2.Feature) -> Feature:
-    """From the wire.
-
-    Raises:
-        WireError: it repeats a parameter.
-        ParameterError: it is no feature.
-    """
-    parameters = {parameter.name: parameter.value for parameter in message.parameters}
-    if len(parameters) != len(message.parameters):
-        raise WireError(f"not a valid round: feature {message.name!r} repeats a parameter")
-    return Feature(name=message.name, parameters=parameters)
-
-
-# Segments of running counts as messages, and what the rounds that have one leave unset.
-
-FACTORISATIONS = {
-    Factorisation.SQUARE_ROOT: round_pb2.FACTORISATION_SQUARE_ROOT,
-    Factorisation.TREE: round_pb2.FACTORISATION_TREE,
-    Factorisation.IDENTITY: round_pb2.FACTORISATION_IDENTITY,
-}
-ADMISSIONS = {
-    Admission.COMMIT: round_pb2.ADMISSION_COMMIT,
-    Admission.HALT: round_pb2.ADMISSION_HALT,
-}
-
-Key = TypeVar("Key")
-
-
-def segment_message(segment: Segment) -> round_pb2.Segment:
-    """For the wire."""
-    return round_pb2.Segment(
-        factorisation=FACTORISATIONS[segment.factorisation],
-        horizon=segment.horizon,
-        position=segment.position,
-        first_round=segment.first_round,
-        cohort=segment.cohort,
-        earlier_horizons=segment.earlier,
-        origin=segment.origin,
-    )
-
-
-def segment_value(message: round_pb2.Segment) -> Segment:
-    """From the wire.
-
-    Raises:
-        ParameterError: it is no segment.
-        UnsupportedError: its factorisation is none that this version knows.
-    """
-    return Segment(
-        factorisation=named(FACTORISATIONS, message.factorisation, "factorisation"),
-        horizon=message.horizon,
-        position=message.position,
-        first_round=message.first_round,
-        cohort=message.cohort,
-        earlier=tuple(message.earlier_horizons),
-        origin=message.origin,
-    )
-
-
-def bound_of(message: round_pb2.Round) -> int:
-    """The largest state of a running count, which is its clip.
-
-    Raises:
-        ParameterError: it is no whole number, or the round has a promise that it has no use for.
-    """
-    if message.on_grid:
-        raise ParameterError("on_grid", True, "unset in a running count")
-    if not 0 < message.clip < 1 << 31 or message.clip != int(message.clip):
-        raise ParameterError("clip", message.clip, "an integer from 1 to 2^31, the largest state")
-    return int(message.clip)
-
-
-def named(names: Mapping[Key, int], stated: int, field: str) -> Key:
-    """What a number of the schema stands for.
-
-    Raises:
-        UnsupportedError: nothing that this version knows.
-    """
-    for value, number in names.items():
-        if number == stated:
-            return value
-    raise UnsupportedError(f"{field} {stated} is not supported by this version")
 
 
 # Studies and rounds as bytes: written once, hashed, and never serialised again.
@@ -175,15 +62,6 @@ PURPOSES = {
     Purpose.DATA: study_pb2.PURPOSE_UNSPECIFIED,
     Purpose.HALTS: study_pb2.PURPOSE_HALTS,
     Purpose.ERRORS: study_pb2.PURPOSE_ERRORS,
-}
-RANDOMISERS = {
-    Randomiser.KRR: round_pb2.RANDOMISER_KRR,
-    Randomiser.SUE: round_pb2.RANDOMISER_SUE,
-    Randomiser.OUE: round_pb2.RANDOMISER_OUE,
-    Randomiser.BLH: round_pb2.RANDOMISER_BLH,
-    Randomiser.OLH: round_pb2.RANDOMISER_OLH,
-    Randomiser.HADAMARD: round_pb2.RANDOMISER_HADAMARD,
-    Randomiser.SUBSET: round_pb2.RANDOMISER_SUBSET,
 }
 WORD_TYPES = {
     WordType.BIT: round_pb2.WORD_TYPE_BIT,
@@ -277,39 +155,13 @@ def define_round(asked: Round) -> Defined[Round]:
     message = round_pb2.Round(
         study_hash=asked.study_hash,
         number=asked.number,
-        dimension=report_length_of(asked.query),
+        dimension=asked.query.report_length,
         weight=asked.weight,
         word_type=WORD_TYPES[asked.word_type],
         answer_after_ms=asked.answer_after_ms,
         close_unix_ms=asked.close_unix_ms,
     )
-    query = asked.query
-    if isinstance(query, GaussianQuery):
-        message.clip = query.clip
-        message.sigma = query.sigma
-        message.grid_exponent = query.grid_exponent
-        message.on_grid = query.on_grid and not isinstance(query, CountingQuery)
-        if isinstance(query, Linear):
-            message.linear.features.extend(map(feature_message, query.features))
-            message.linear.weights.extend([] if query.weights is None else query.weights.packed)
-        elif isinstance(query, Prefix):
-            message.prefix.feature.CopyFrom(feature_message(query.feature))
-            message.prefix.segment.CopyFrom(segment_message(query.segment))
-            message.prefix.admission = ADMISSIONS[query.admission]
-        elif isinstance(query, HaltCount):
-            message.halt_count.study_hash = query.halted_study
-            message.halt_count.segment.CopyFrom(segment_message(query.segment))
-        elif isinstance(query, Gradient):
-            message.gradient.model_hash = query.model_hash
-        else:
-            message.error_count.model_hash = query.model_hash
-            message.error_count.parameters = query.parameters
-    else:
-        message.histogram.feature.CopyFrom(feature_message(query.feature))
-        message.histogram.categories = query.categories
-        message.histogram.mechanism = RANDOMISERS[query.mechanism]
-        message.histogram.epsilon = query.epsilon
-        message.histogram.size = query.size
+    asked.query.write(message)
     definition = message.SerializeToString(deterministic=True)
     return Defined(asked, definition, hash_definition(ROUND_TAG, definition))
 
@@ -325,14 +177,6 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         UnsupportedError: a valid round of a kind that this version does not answer.
     """
     message = _parsed(round_pb2.Round(), definition)
-    kind = message.WhichOneof("query")
-    if kind is None:
-        raise WireError("not a valid round: it asks nothing")
-    if kind not in QUERIES:
-        raise UnsupportedError(
-            f"{kind} rounds are not supported by this version; ask a linear one, a histogram, a "
-            "gradient, an error count or a running count"
-        )
     if message.study_hash != study.hash:
         raise WireError("not a valid round: it belongs to another study")
     word_type = named(WORD_TYPES, message.word_type, "word_type")
@@ -345,7 +189,7 @@ def read_round(definition: bytes, *, study: Defined[Study]) -> Defined[Round]:
         asked = Round(
             study_hash=message.study_hash,
             number=message.number,
-            query=QUERIES[kind](message),
+            query=read_query(message),
             weight=message.weight,
             word_type=word_type,
             answer_after_ms=message.answer_after_ms,
@@ -369,15 +213,6 @@ def study_hash_of(definition: bytes) -> bytes:
         UnsupportedError: they have fields that this version does not know.
     """
     return _parsed(round_pb2.Round(), definition).study_hash
-
-
-def hash_definition(tag: bytes, definition: bytes) -> bytes:
-    """SHA-256(tag ‖ definition), 32 bytes.
-
-    >>> hash_definition(STUDY_TAG, b"").hex()[:16]
-    '034c2ab2433a7f56'
-    """
-    return hashlib.sha256(tag + definition).digest()
 
 
 def report_id(secret: bytes, round_hash: bytes) -> bytes:
@@ -427,87 +262,3 @@ def _parsed(message: Message, definition: bytes) -> Message:
 def _require(stated: int, allowed: list[int], name: str) -> None:
     if stated not in allowed:
         raise UnsupportedError(f"{name} {stated} is not supported by this version")
-
-
-def _linear(message: round_pb2.Round) -> Query:
-    return Linear(
-        features=tuple(map(feature_value, message.linear.features)),
-        weights=Weights.unpacked(message.linear.weights, dimension=message.dimension),
-        dimension=message.dimension,
-        clip=message.clip,
-        sigma=message.sigma,
-        grid_exponent=message.grid_exponent,
-        on_grid=message.on_grid,
-    )
-
-
-def _gradient(message: round_pb2.Round) -> Query:
-    if message.on_grid:
-        raise ParameterError("on_grid", True, "unset in a gradient round")
-    return Gradient(
-        model_hash=message.gradient.model_hash,
-        dimension=message.dimension,
-        clip=message.clip,
-        sigma=message.sigma,
-        grid_exponent=message.grid_exponent,
-    )
-
-
-def _prefix(message: round_pb2.Round) -> Query:
-    asked = message.prefix
-    return Prefix(
-        feature=feature_value(asked.feature),
-        segment=segment_value(asked.segment),
-        bound=bound_of(message),
-        sigma=message.sigma,
-        grid_exponent=message.grid_exponent,
-        admission=named(ADMISSIONS, asked.admission, "admission"),
-    )
-
-
-def _halt_count(message: round_pb2.Round) -> Query:
-    if bound_of(message) != 1:
-        raise ParameterError("clip", message.clip, "1.0 in a count of those who halted")
-    return HaltCount(
-        halted_study=message.halt_count.study_hash,
-        segment=segment_value(message.halt_count.segment),
-        sigma=message.sigma,
-        grid_exponent=message.grid_exponent,
-    )
-
-
-def _error_count(message: round_pb2.Round) -> Query:
-    if message.clip != 1:
-        raise ParameterError("clip", message.clip, "1.0 in an error count")
-    return ErrorCount(
-        model_hash=message.error_count.model_hash,
-        parameters=message.error_count.parameters,
-        sigma=message.sigma,
-        grid_exponent=message.grid_exponent,
-        on_grid=message.on_grid,
-    )
-
-
-def _histogram(message: round_pb2.Round) -> Query:
-    for name in ("clip", "sigma", "grid_exponent", "on_grid"):
-        if getattr(message, name):
-            raise ParameterError(name, getattr(message, name), "unset in a histogram")
-    asked = message.histogram
-    return Histogram(
-        feature=feature_value(asked.feature),
-        categories=asked.categories,
-        mechanism=named(RANDOMISERS, asked.mechanism, "mechanism"),
-        epsilon=asked.epsilon,
-        size=asked.size,
-    )
-
-
-QUERIES: Mapping[str, Callable[[round_pb2.Round], Query]] = {
-    "linear": _linear,
-    "histogram": _histogram,
-    "gradient": _gradient,
-    "error_count": _error_count,
-    "prefix": _prefix,
-    "halt_count": _halt_count,
-}
-"""What a round may ask, by the name of its field, and how it is read."""

@@ -101,3 +101,12 @@ def derive_keys(key: PreparedKey, messages: Iterable[bytes]) -> list[bytes]:
     sha256 = hashlib.sha256
     inner, outer = key
     return [sha256(outer + sha256(inner + message).digest()).digest() for message in messages]
+
+
+def hash_definition(tag: bytes, definition: bytes) -> bytes:
+    r"""SHA-256(tag ‖ definition), 32 bytes.
+
+    >>> hash_definition(b"demur.study.v1\x00", b"").hex()[:16]
+    '034c2ab2433a7f56'
+    """
+    return hashlib.sha256(tag + definition).digest()

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from demur_proto.errors import NotFoundError, ParameterError
-from demur_proto.release import Release
-from demur_proto.round import (
+from demur_proto.queries import (
     CountingQuery,
     Gradient,
     HaltCount,
@@ -15,6 +14,7 @@ from demur_proto.round import (
     ModelQuery,
     Query,
 )
+from demur_proto.release import Release
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, read_round, read_study
 from demur_server.parsing import describe_feature, matches
@@ -160,7 +160,7 @@ def _described(query: Query) -> str:
         what = (
             f"halts in study {query.halted_study.hex()[:16]}"
             if isinstance(query, HaltCount)
-            else describe_feature(query.feature)
+            else ", ".join(map(describe_feature, query.features))
         )
         return f"running count: {what}, {segment.position} of {segment.horizon}"
     kind = "histogram" if isinstance(query, Histogram) else "sum"
@@ -170,7 +170,7 @@ def _described(query: Query) -> str:
 
 
 def _estimates(query: Query) -> int:
-    return query.categories if isinstance(query, Histogram) else query.dimension
+    return query.categories if isinstance(query, Histogram) else query.report_length
 
 
 def _state(*, closed: bool, release: Release | None) -> str:

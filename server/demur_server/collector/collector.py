@@ -8,9 +8,10 @@ from functools import partial
 import anyio
 
 from demur_proto.errors import DemurError, StateError, StorageError
-from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.queries import ModelQuery
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.release import Release
-from demur_proto.round import ModelQuery, Round
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, read_round, read_study, study_hash_of
 from demur_server.collector.estimates import Segments, make_release

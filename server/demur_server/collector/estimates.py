@@ -12,11 +12,13 @@ from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError, StateError
 from demur_proto.mechanisms.base import CONFIDENCE, Estimate, Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import guarantee_for, mechanism_for
+from demur_proto.queries import CountingQuery
+from demur_proto.queries.halt_count import check_payable
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.release import Estimand, Release, Withheld
-from demur_proto.round import CountingQuery, Round
+from demur_proto.round import Round
 from demur_proto.running.estimates import RoundTotal, running_estimate
-from demur_proto.running.following import check_next, check_payable, counting_of
+from demur_proto.running.following import check_next, counting_of
 from demur_proto.study import Purpose, Study
 from demur_proto.wire.definition import Defined
 from demur_server.collector.open_rounds import LiveRound
@@ -86,7 +88,7 @@ def make_release(
         earlier: of the rounds before this one in a running count, in order.
     """
     mechanism = mechanism_for(study.value, asked.value, kept=True)
-    statement = guarantee_for(study.value, asked.value.query, open_access=open_access).statement
+    statement = asked.value.query.guarantee_in(study.value, open_access=open_access).statement
     withheld = _withheld(study.value, asked.value, reports, earlier)
     if withheld is not Withheld.NOTHING:
         return Release(
@@ -136,7 +138,7 @@ def running_count(study: Study, asked: Round, totals: Sequence[RoundTotal]) -> E
     """
     query = asked.query
     if not isinstance(query, CountingQuery):
-        raise ParameterError("query", type(query).__name__, "a Prefix or a HaltCount")
+        raise ParameterError("query", type(query).__name__, "a RunningCount or a HaltCount")
     energy = max(1, study.budget_units // asked.weight)  # all that one person can ever have sent
     # A halt count in another study is from before there were studies for them: what was released of it
     # must still follow from its sums.

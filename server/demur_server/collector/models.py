@@ -7,11 +7,11 @@ import anyio
 
 from demur_proto.errors import WireError
 from demur_proto.models.definition import LARGEST_MODEL_BYTES, MODEL_TAG, DefinedModel, read_model
-from demur_proto.models.gradients import check_model
-from demur_proto.round import ModelQuery
+from demur_proto.queries import ModelQuery
 from demur_proto.v1 import analyst_pb2
-from demur_proto.wire.definition import PROTOCOL_VERSION, check_version, hash_definition
+from demur_proto.wire.definition import PROTOCOL_VERSION, check_version
 from demur_proto.wire.frames import Pieces, pieces_of
+from demur_proto.wire.hmacs import hash_definition
 from demur_server.store.base import Store, no_model
 
 HELD = 4  #: models that are at hand without a look into the store
@@ -82,7 +82,7 @@ class Models:
         """
         definition = await self.definition(query.model_hash)
         model = await anyio.to_thread.run_sync(read_model, definition)
-        check_model(model, query)
+        query.check_model(model)
 
     def let_go(self, query: ModelQuery) -> None:
         """A round about this model has closed."""

@@ -7,7 +7,7 @@ import anyio
 
 from demur_proto.errors import NotFoundError, ParameterError
 from demur_proto.mechanisms.base import Mechanism
-from demur_proto.mechanisms.registry import mechanism_for, room_of
+from demur_proto.queries.registry import mechanism_for, room_of
 from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined

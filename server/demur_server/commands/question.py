@@ -10,19 +10,21 @@ from demur_proto.accounting.histograms import (
     epsilon_for_answers,
     histogram_study_for_epsilon,
 )
-from demur_proto.asking import check_affordable, next_histogram, next_round
 from demur_proto.checks import check_integer, check_positive
 from demur_proto.errors import NotFoundError, ParameterError
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.release import Release
-from demur_proto.round import (
-    DEFAULT_SLOT_MS,
-    LATEST_ANSWER_MS,
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import (
     MOST_CATEGORIES,
     Feature,
-    Prefix,
-    Randomiser,
+    Histogram,
+    Linear,
+    Query,
+    RunningCount,
+    Weights,
 )
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.release import Release
+from demur_proto.round import DEFAULT_SLOT_MS, LATEST_ANSWER_MS, round_of
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import (
     MOST_DEVICES,
@@ -77,22 +79,17 @@ def counting_study(name: str, contract: Mapping[str, Any], given: Mapping[str, A
     return design_study(name=name, clip=bound * norm, grid_exponent=exponent, **told)
 
 
-async def ask_running(
-    analyst: Analyst,
-    feature: Feature,
-    given: Mapping[str, Any],
-    *,
-    reports: int | None,
-    timeout_s: float,
-) -> Release:
-    """Ask the next round of a feature's running count, or the first one.
+async def next_running(
+    analyst: Analyst, feature: Feature, given: Mapping[str, Any]
+) -> RunningCount:
+    """The next round of a feature's running count, or the first one.
 
     Raises:
         ParameterError: the count says something else, or it is another feature that is counted.
         StateError: its last round is open, or nothing can go on with it.
-        DemurError: as `Analyst.ask_prefix`.
+        DemurError: as `Analyst.next_of`.
     """
-    going: Prefix | None = None
+    going: RunningCount | None = None
     known: tuple[str, ...] = ()
     if not given.get("anew"):
         going, known = await analyst.next_or_others(feature.name)
@@ -114,13 +111,7 @@ async def ask_running(
             if given.get(name, value) != value:
                 expected = f"{value}, as the count says; --anew begins another one"
                 raise ParameterError(f"--{name}", given[name], expected)
-    return await analyst.ask_prefix(
-        feature,
-        segment,
-        bound=bound,
-        reports=reports,
-        timeout_s=timeout_s,
-    )
+    return RunningCount(feature, segment, bound=bound)
 
 
 def _first_horizon(given: Mapping[str, Any], rounds: int) -> int:
@@ -186,7 +177,7 @@ class Question:
         if running:
             check_options(tuple(features), known)
         if "weights" in known:
-            known["weights"] = read_weights(known["weights"])
+            known["weights"] = Weights.of(read_weights(known["weights"]))
         if "answers" in known:
             check_integer("--answers", known["answers"], 1)
         check_integer(
@@ -245,29 +236,26 @@ class Question:
         """Put it, wait for the reports, and return the release.
 
         Raises:
-            DemurError: as `Analyst.ask`, `Analyst.ask_histogram` and `running_question.ask_running`.
+            DemurError: as `Analyst.ask` and `next_running`.
         """
-        if self.running:
-            return await ask_running(
-                analyst, self.features[0], self.given, reports=reports, timeout_s=timeout_s
-            )
+        query = (
+            await next_running(analyst, self.features[0], self.given)
+            if self.running
+            else self._query(analyst.study.value)
+        )
+        return await analyst.ask(query, reports=reports, timeout_s=timeout_s)
+
+    def _query(self, study: Study) -> Query:
+        """A sum or a histogram."""
         if self.categories is None:
-            return await analyst.ask(
-                *self.features,
-                dimension=self.given.get("dimension"),
-                weights=self.given.get("weights"),
-                clip=self.given.get("clip", 1.0),
-                on_grid=self.given.get("on_grid", False),
-                reports=reports,
-                timeout_s=timeout_s,
+            return Linear(
+                self.features, **{name: self.given[name] for name in OF_SUMS if name in self.given}
             )
-        return await analyst.ask_histogram(
+        return Histogram(
             self.features[0],
             categories=self.categories,
             mechanism=self._mechanism,
-            epsilon=self._epsilon(analyst.study.value, self.categories),
-            reports=reports,
-            timeout_s=timeout_s,
+            epsilon=self._epsilon(study, self.categories),
         )
 
     @property
@@ -334,20 +322,8 @@ class Question:
         """Refuse a question that a new study does not allow; of running counts `counting_study` has."""
         if self.running:
             return
-        defined = define_study(study)
-        if self.categories is None:
-            kept = {key: self.given[key] for key in OF_SUMS if key in self.given}
-            asked = next_round(defined, self.features, number=1, **kept)
-        else:
-            asked = next_histogram(
-                defined,
-                self.features[0],
-                number=1,
-                categories=self.categories,
-                mechanism=self._mechanism,
-                epsilon=self._epsilon(study, self.categories),
-            )
-            check_affordable(study, asked)
+        asked = round_of(define_study(study), self._query(study), number=1)
+        asked.query.check_affordable(study, asked.weight)
         mechanism_for(study, asked)
 
 

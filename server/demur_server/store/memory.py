@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from demur_proto.errors import NotFoundError, StateError
+from demur_proto.queries import ModelQuery
 from demur_proto.release import Release
-from demur_proto.round import ModelQuery, Round
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.definition import Defined

@@ -13,11 +13,13 @@ import sqlalchemy as sa
 from demur_proto.arrays import Integers
 from demur_proto.errors import NotFoundError, StateError, StorageError
 from demur_proto.models.definition import MODEL_TAG
+from demur_proto.queries import ModelQuery
 from demur_proto.release import Release
-from demur_proto.round import ModelQuery, Round
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.v1 import release_pb2
-from demur_proto.wire.definition import ROUND_TAG, STUDY_TAG, Defined, hash_definition
+from demur_proto.wire.definition import ROUND_TAG, STUDY_TAG, Defined
+from demur_proto.wire.hmacs import hash_definition
 from demur_server.store.base import (
     MOST_WAITING,
     Counted,

@@ -6,12 +6,11 @@ from typing import final
 import numpy as np
 
 from demur_proto.arrays import Vector
-from demur_proto.asking import next_error_count, next_gradient, next_halt_count
 from demur_proto.errors import NotFoundError, StateError
 from demur_proto.models.definition import DefinedModel
-from demur_proto.models.gradients import dimension_of
+from demur_proto.queries import ErrorCount, Gradient, HaltCount
 from demur_proto.release import Release, Withheld
-from demur_proto.round import Round
+from demur_proto.round import Round, round_of
 from demur_proto.running.segments import Segment
 from demur_proto.wire.definition import define_round
 from demur_server.analyst import Analyst
@@ -56,16 +55,14 @@ class AnalystGradients:
         analyst, reports, timeout_s = self._analyst, self._reports, self._timeout_s
         if is_next(analyst, number, what="step"):
             return sums_of(
-                await analyst.ask_gradient(
-                    model, clip=self._clip, reports=reports, timeout_s=timeout_s
+                await analyst.ask(
+                    Gradient.about(model, clip=self._clip), reports=reports, timeout_s=timeout_s
                 )
             )
-        asked = next_gradient(
+        asked = round_of(
             analyst.study,
-            model.hash,
+            Gradient(model_hash=model.hash, dimension=model.parameters, clip=self._clip),
             number=number,
-            dimension=dimension_of(model),
-            clip=self._clip,
             answer_after_ms=analyst.answer_after_ms,
         )
         release = await released_before(
@@ -109,16 +106,14 @@ class AnalystErrors:
         """
         analyst, reports, timeout_s = self._analyst, self._reports, self._timeout_s
         if is_next(analyst, number, what="count"):
-            release = await analyst.ask_error_count(
-                model, on_grid=self._on_grid, reports=reports, timeout_s=timeout_s
+            release = await analyst.ask(
+                ErrorCount.about(model, on_grid=self._on_grid), reports=reports, timeout_s=timeout_s
             )
             return count_of(release, step=step)
-        asked = next_error_count(
+        asked = round_of(
             analyst.study,
-            model.hash,
+            ErrorCount(model_hash=model.hash, parameters=model.parameters, on_grid=self._on_grid),
             number=number,
-            parameters=dimension_of(model),
-            on_grid=self._on_grid,
             answer_after_ms=analyst.answer_after_ms,
         )
         release = await released_before(
@@ -168,14 +163,13 @@ class AnalystHalts:
         analyst, reports, timeout_s = self._analyst, self._reports, self._timeout_s
         segment = replace(self._segment, position=number, first_round=1)
         if is_next(analyst, number, what="count"):
-            release = await analyst.ask_halt_count(
-                self._gradients, segment, reports=reports, timeout_s=timeout_s
+            release = await analyst.ask(
+                HaltCount(self._gradients, segment), reports=reports, timeout_s=timeout_s
             )
             return count_of(release, step=step)
-        asked = next_halt_count(
+        asked = round_of(
             analyst.study,
-            self._gradients,
-            segment,
+            HaltCount(self._gradients, segment),
             number=number,
             answer_after_ms=analyst.answer_after_ms,
         )

@@ -6,8 +6,8 @@ from demur_conformance.vectors.case import Case, Check, Tally, Verdict, examine
 from demur_conformance.vectors.conversions import CLOSED_FORM
 from demur_proto.accounting.pure import composition_answers, composition_delta, composition_each
 from demur_proto.errors import DataError
-from demur_proto.mechanisms.registry import ANY_CATEGORY, randomiser_of
-from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.mechanisms.registry import ANY_CATEGORY, Randomiser
+from demur_proto.queries import Feature, Histogram
 
 
 def check_composition_delta(cases: list[dict[str, Any]]) -> Verdict:
@@ -72,5 +72,5 @@ def _charge(case: Case, tally: Tally) -> None:
         epsilon=case.number("eps"),
         size=case.integer("size"),
     )
-    charge = randomiser_of(query).charge_pure(ANY_CATEGORY)
+    charge = query.randomiser.charge_pure(ANY_CATEGORY)
     tally.above("pure", charge, case.number("pure"), within=CLOSED_FORM)

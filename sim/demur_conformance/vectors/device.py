@@ -10,7 +10,7 @@ from demur_conformance.vectors.case import Case, Check, Tally, Verdict, examine
 from demur_proto.arrays import Bits, Values, Words
 from demur_proto.errors import DataError, UnsupportedError, WireError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.study import Policy, Study
 from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import report_pb2

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import numpy as np
 
 from demur_proto.arrays import Flags, Vector
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.study import View
 from demur_sim.comparison.by_name import DesignName, designs_of, names_of
 from demur_sim.comparison.design import Baseline, Estimates, Protection

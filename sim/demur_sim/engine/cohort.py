@@ -12,11 +12,12 @@ from demur_proto.arrays import Flags, Integers, Values, Vector, Words
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.models.base import Examples
 from demur_proto.models.definition import Features, ModelDefinition
 from demur_proto.models.gradients import error_shares
-from demur_proto.round import CountingQuery, Gradient, Histogram, Linear, Query, Round
+from demur_proto.queries import CountingQuery, Gradient, Histogram, Linear, Query
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round
 from demur_proto.samplers.base import Sampler
 from demur_proto.study import Policy, Study
 from demur_proto.wire.definition import Defined, ReportIds

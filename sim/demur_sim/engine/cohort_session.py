@@ -9,33 +9,15 @@ import anyio
 import anyio.lowlevel
 
 from demur_proto.arrays import Vector
-from demur_proto.asking import (
-    check_affordable,
-    next_error_count,
-    next_gradient,
-    next_halt_count,
-    next_histogram,
-    next_prefix,
-    next_round,
-)
 from demur_proto.errors import StateError
-from demur_proto.mechanisms.registry import check_kind
-from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.models.gradients import dimension_of
-from demur_proto.release import Release
-from demur_proto.round import (
-    ErrorCount,
-    Feature,
-    Gradient,
-    HaltCount,
-    Histogram,
-    Linear,
-    Prefix,
-    Randomiser,
-    Round,
+from demur_proto.models.definition import ModelDefinition
+from demur_proto.queries import (
+    ModelQuery,
+    Query,
 )
+from demur_proto.release import Release
+from demur_proto.round import Round, check_query, round_of
 from demur_proto.running.following import check_next, counting_of
-from demur_proto.running.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, define_round
 from demur_server.collector.estimates import make_release
@@ -83,129 +65,21 @@ class CohortSession:
         """How many people there are."""
         return len(self.cohort.refused())
 
-    async def ask(
-        self,
-        *features: Feature,
-        weights: Sequence[Sequence[float]] | None = None,
-        clip: float | None = None,
-        on_grid: bool | None = None,
-    ) -> Release:
+    async def ask(self, query: Query) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
-        check_kind(self.study.value, Linear)
-        question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
+        check_query(query)
+        query.check_kind(self.study.value)
+        full = self._questions.checked(query)
         if self._ended:
             raise StateError(ENDED)
-        return self._released(
-            next_round(
-                self.study,
-                question.features,
-                number=len(self._releases) + 1,
-                dimension=question.dimension,
-                weights=weights,
-                clip=question.clip,
-                on_grid=question.on_grid,
-            )
-        )
-
-    async def ask_histogram(
-        self, feature: Feature, *, categories: int, mechanism: Randomiser, epsilon: float
-    ) -> Release:
-        """Ask every device for its category of a feature, and return the counts."""
-        await anyio.lowlevel.checkpoint()
-        check_kind(self.study.value, Histogram)
-        self._questions.check_category(feature)
-        if self._ended:
-            raise StateError(ENDED)
-        return self._released(
-            next_histogram(
-                self.study,
-                feature,
-                number=len(self._releases) + 1,
-                categories=categories,
-                mechanism=mechanism,
-                epsilon=epsilon,
-            )
-        )
-
-    async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
-        """Ask every device for its gradient of a model, and return their noisy sum."""
-        await anyio.lowlevel.checkpoint()
-        check_kind(self.study.value, Gradient)
-        self._questions.check_model(model)
-        if self._ended:
-            raise StateError(ENDED)
-        defined = define_model(model)
-        return self._released(
-            next_gradient(
-                self.study,
-                defined.hash,
-                number=len(self._releases) + 1,
-                dimension=dimension_of(defined),
-                clip=self._questions.clip if clip is None else clip,
-            ),
-            model,
-        )
-
-    async def ask_error_count(
-        self, model: ModelDefinition, *, on_grid: bool | None = None
-    ) -> Release:
-        """Ask every device for its owner's share of a model's errors, and return how many they are."""
-        await anyio.lowlevel.checkpoint()
-        check_kind(self.study.value, ErrorCount)
-        promised = self._questions.checked_error_count(model, on_grid=on_grid)
-        if self._ended:
-            raise StateError(ENDED)
-        defined = define_model(model)
-        return self._released(
-            next_error_count(
-                self.study,
-                defined.hash,
-                number=len(self._releases) + 1,
-                parameters=dimension_of(defined),
-                on_grid=promised,
-            ),
-            model,
-        )
-
-    async def ask_prefix(
-        self,
-        feature: Feature,
-        segment: Segment,
-        *,
-        bound: int = 1,
-        admission: Admission = Admission.COMMIT,
-    ) -> Release:
-        """Ask every device what changed, and return the running count of a state."""
-        await anyio.lowlevel.checkpoint()
-        check_kind(self.study.value, Prefix)
-        self._questions.check_state(feature)
-        if self._ended:
-            raise StateError(ENDED)
-        return self._released(
-            next_prefix(
-                self.study,
-                feature,
-                segment,
-                number=len(self._releases) + 1,
-                bound=bound,
-                admission=admission,
-            )
-        )
-
-    async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
-        """Ask every device whether it ever gave another study less than its value."""
-        await anyio.lowlevel.checkpoint()
-        check_kind(self.study.value, HaltCount)
-        if self._ended:
-            raise StateError(ENDED)
-        return self._released(
-            next_halt_count(self.study, halted_study, segment, number=len(self._releases) + 1)
-        )
+        asked = round_of(self.study, full, number=len(self._releases) + 1)
+        model = query.model if isinstance(query, ModelQuery) else None
+        return self._released(asked, None if model is None else model.value)
 
     def _released(self, question: Round, model: ModelDefinition | None = None) -> Release:
         """Everyone's answers to a round, added up and published."""
-        check_affordable(self.study.value, question)
+        question.query.check_affordable(self.study.value, question.weight)
         asked = define_round(question)
         query = counting_of(question)
         before: list[tuple[Round, Release]] = []

@@ -7,8 +7,7 @@ from fractions import Fraction
 from demur_proto.accounting.together import guarantee_together, split_target
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import guarantee_for
-from demur_proto.round import Feature, HaltCount, Prefix
+from demur_proto.queries import Feature, HaltCount, RunningCount
 from demur_proto.running.segments import Factorisation, Segment
 from demur_proto.study import Measure, Policy, Purpose, Study, sampler_delta
 from demur_sim.engine.simulation import LARGEST_DIMENSION, horizons_of, study_of
@@ -27,7 +26,7 @@ class CountingDesign:
     guarantee: Guarantee  #: of both together
 
     @property
-    def query(self) -> Prefix:
+    def query(self) -> RunningCount:
         """What the first round asks."""
         return query_of(self.scenario, self.study, self.segment)
 
@@ -55,7 +54,7 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
             halts=None,
             segment=segment,
             horizons=horizons,
-            guarantee=guarantee_for(study, query),
+            guarantee=query.guarantee_in(study),
         )
     sampler = sampler_delta(
         epsilon=scenario.epsilon,
@@ -105,9 +104,9 @@ def design_counting(scenario: Scenario, *, devices: int, rounds: int) -> Countin
     )
 
 
-def query_of(scenario: Scenario, study: Study, segment: Segment) -> Prefix:
+def query_of(scenario: Scenario, study: Study, segment: Segment) -> RunningCount:
     """What a scenario's first round asks."""
-    return Prefix(
+    return RunningCount(
         feature=Feature(name=scenario.feature, parameters={**scenario.parameters, "period": 1}),
         segment=segment.begun(1),
         bound=1,

@@ -24,9 +24,10 @@ from demur_client.sources.base import DataSource, ExampleSource
 from demur_proto.arrays import Bits, Values, Vector, Words
 from demur_proto.errors import DemurError, StateError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for, mechanism_of
 from demur_proto.models.definition import DefinedModel
-from demur_proto.round import Histogram, Linear, Round
+from demur_proto.queries import Histogram, Linear
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round
 from demur_proto.samplers.exact import ExactSampler
 from demur_proto.study import Study, View
 from demur_proto.transport.calls import PEER
@@ -254,13 +255,13 @@ class _Confidant:
             return clipped_sums(mechanism, values * given)
         if isinstance(query, Histogram):
             value = self._life.person.evaluate(query.feature, slice(0, 1))
-            symbols, _ = mechanism_of(study.value, query).encode(value, self._sampler)
+            symbols, _ = query.mechanism_in(study.value).encode(value, self._sampler)
             return given_sums(query, symbols * row.given)
         sealed = self._ledger.sealed(study.hash, number)
         if sealed is None or sealed.report is None or self._sampler.noise is None:
             raise StateError(f"round {number}: the device has lost its report")
         words, _ = decode_words(
-            sealed.report.words, asked.value.word_type, reports=1, dimension=query.dimension
+            sealed.report.words, asked.value.word_type, reports=1, dimension=query.report_length
         )
         return given_sums(query, words - self._sampler.noise)
 

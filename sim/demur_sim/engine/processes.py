@@ -3,7 +3,6 @@
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -17,24 +16,14 @@ import anyio
 import numpy as np
 
 from demur_proto.arrays import Flags, Integers, Vector
-from demur_proto.asking import next_halt_count, next_prefix
 from demur_proto.errors import ConnectionLost, DemurError, ParameterError, StateError, ours_in
-from demur_proto.mechanisms.registry import check_kind
-from demur_proto.models.definition import ModelDefinition, define_model
-from demur_proto.release import Release
-from demur_proto.round import (
-    ErrorCount,
-    Feature,
-    Gradient,
+from demur_proto.queries import (
     HaltCount,
-    Histogram,
-    Linear,
-    Prefix,
-    Randomiser,
-    Round,
+    Query,
 )
+from demur_proto.release import Release
+from demur_proto.round import Round, check_query, round_of
 from demur_proto.running.following import check_next, counting_of
-from demur_proto.running.segments import Admission, Segment
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
 from demur_server.analyst import Analyst
@@ -84,120 +73,38 @@ class ProcessSession:
         """The contract."""
         return self._analyst.study
 
-    async def ask(
-        self,
-        *features: Feature,
-        weights: Sequence[Sequence[float]] | None = None,
-        clip: float | None = None,
-        on_grid: bool | None = None,
-    ) -> Release:
+    async def ask(self, query: Query) -> Release:
         """Put a question to every device, and return the release."""
-        check_kind(self.study.value, Linear)
-        question = self._questions.checked(features, weights=weights, clip=clip, on_grid=on_grid)
-        return await self._released(
-            lambda: self._analyst.open(
-                *question.features,
-                dimension=question.dimension,
-                weights=weights,
-                clip=question.clip,
-                on_grid=question.on_grid,
-            )
-        )
-
-    async def ask_histogram(
-        self, feature: Feature, *, categories: int, mechanism: Randomiser, epsilon: float
-    ) -> Release:
-        """Ask every device for its category of a feature, and return the counts."""
-        check_kind(self.study.value, Histogram)
-        self._questions.check_category(feature)
-        return await self._released(
-            lambda: self._analyst.open_histogram(
-                feature, categories=categories, mechanism=mechanism, epsilon=epsilon
-            )
-        )
-
-    async def ask_gradient(self, model: ModelDefinition, *, clip: float | None = None) -> Release:
-        """Ask every device for its gradient of a model, and return their noisy sum."""
-        check_kind(self.study.value, Gradient)
-        self._questions.check_model(model)
-        defined = define_model(model)
-
-        async def open_round() -> Defined[Round]:
-            await self._analyst.publish_model(defined)
-            return await self._analyst.open_gradient(
-                defined, clip=self._questions.clip if clip is None else clip
-            )
-
-        return await self._released(open_round)
-
-    async def ask_error_count(
-        self, model: ModelDefinition, *, on_grid: bool | None = None
-    ) -> Release:
-        """Ask every device for its owner's share of a model's errors, and return how many they are."""
-        check_kind(self.study.value, ErrorCount)
-        promised = self._questions.checked_error_count(model, on_grid=on_grid)
-        defined = define_model(model)
-
-        async def open_round() -> Defined[Round]:
-            await self._analyst.publish_model(defined)
-            return await self._analyst.open_error_count(defined, on_grid=promised)
-
-        return await self._released(open_round)
-
-    async def ask_prefix(
-        self,
-        feature: Feature,
-        segment: Segment,
-        *,
-        bound: int = 1,
-        admission: Admission = Admission.COMMIT,
-    ) -> Release:
-        """Ask every device what changed, and return the running count of a state."""
-        check_kind(self.study.value, Prefix)
-        self._questions.check_state(feature)
-        number = self._analyst.rounds + 1
-        self._check_next(
-            next_prefix(
-                self.study, feature, segment, number=number, bound=bound, admission=admission
-            )
-        )
-        return await self._released(
-            lambda: self._analyst.open_prefix(feature, segment, bound=bound, admission=admission)
-        )
-
-    async def ask_halt_count(self, halted_study: bytes, segment: Segment) -> Release:
-        """Ask every device whether it ever gave another study less than its value."""
-        check_kind(self.study.value, HaltCount)
-        self._check_halted(halted_study)
-        number = self._analyst.rounds + 1
-        self._check_next(next_halt_count(self.study, halted_study, segment, number=number))
-        return await self._released(lambda: self._analyst.open_halt_count(halted_study, segment))
-
-    def _check_next(self, question: Round) -> None:
-        """Refuse, before anybody is asked, what the collector would refuse of a running count."""
-        query = counting_of(question)
-        if query is not None:
-            check_next(question, self._counts.get(query.segment.count, []))
+        check_query(query)
+        query.check_kind(self.study.value)
+        full = self._questions.checked(query)
+        if isinstance(full, HaltCount):
+            self._check_halted(full.halted_study)
+        asked = round_of(self.study, full, number=self._analyst.rounds + 1)
+        counting = counting_of(asked)
+        if counting is not None:  # or the collector would refuse it
+            check_next(asked, self._counts.get(counting.segment.count, []))
+        return await self._released(full)
 
     def _check_halted(self, halted_study: bytes) -> None:
         name = halted_study.hex()[:16]
         raise ParameterError("halted_study", name, "a study that these people are in")
 
-    async def _released(self, open_round: Callable[[], Awaitable[Defined[Round]]]) -> Release:
+    async def _released(self, query: Query) -> Release:
         """Open a round, wait for every worker's answers, and close it."""
         if self._over:
             raise StateError(self._over)
         self._over = UNSETTLED
         try:
-            asked = await open_round()
+            asked = await self._analyst.open(query)
         except ConnectionLost as error:
             raise self._what_stopped(error) from None
         except ParameterError:  # nobody was asked
             self._over = ""
             raise
-        query = counting_of(asked.value)
-        if query is not None:
-            self._counts.setdefault(query.segment.count, []).append(asked.value)
+        counting = counting_of(asked.value)
+        if counting is not None:
+            self._counts.setdefault(counting.segment.count, []).append(asked.value)
         try:
             answers = await self._hear(Answered)
             release = await self._analyst.close(asked)

@@ -16,16 +16,14 @@ from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.base import Mechanism
 from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.mechanisms.unary import UnaryEncoding
-from demur_proto.round import (
+from demur_proto.queries import (
     CountingQuery,
-    GaussianQuery,
     HaltCount,
     Histogram,
-    Linear,
-    Prefix,
     Query,
-    Round,
+    RunningCount,
 )
+from demur_proto.round import Round
 from demur_proto.running.factorisations import factors_of
 from demur_proto.running.following import changes_wanted, check_follows, counting_of
 from demur_proto.running.segments import Admission
@@ -67,7 +65,7 @@ def given_sums(query: Query, contribution: Words) -> Vector:
     Of values that lie on the grid, of changes and of categories that is what was contributed; of
     gradients and error counts it is that as shrunk and rounded.
     """
-    if isinstance(query, GaussianQuery):
+    if not isinstance(query, Histogram):
         sums: Vector = contribution.sum(axis=0).astype(np.float64)
         return sums
     symbols: Vector = np.bincount(contribution[:, 0], minlength=query.categories + 1).astype(
@@ -100,17 +98,13 @@ def randomised_tally(mechanism: Mechanism, words: Words, sampler: Sampler) -> In
     return mechanism.tally(mechanism.randomise(words, sampler))
 
 
-def evaluate_query(
-    query: Linear | Histogram | Prefix, population: Population, people: slice
-) -> Values:
+def evaluate_query(query: Query, population: Population, people: slice) -> Values:
     """Everyone's value of a query, features side by side, weighted where it has weights [n, v].
 
     Raises:
         ParameterError: the features do not give that many numbers.
     """
-    values = side_by_side(population, query.features, people)
-    if isinstance(query, Linear) and query.weights is not None:
-        values = query.weights.apply(values)
+    values = query.weighted(side_by_side(population, query.features, people))
     length = query.value_length
     if values.shape[1] != length:
         raise ParameterError("dimension", length, f"{values.shape[1]}, what the features give")
@@ -138,7 +132,7 @@ class Step:
         """The step of a round."""
         position, horizon = query.segment.position, query.segment.horizon
         factors = factors_of(
-            query.segment.factorisation, horizon=horizon, exponent=query.grid_exponent
+            query.segment.factorisation, horizon=horizon, exponent=query.noise.grid_exponent
         )
         row, shared = np.zeros((2, horizon + 1), dtype=np.int64)
         row[1 : position + 1] = factors.row(position)
@@ -150,7 +144,7 @@ class Step:
             row=row.astype(np.float64),
             shared=shared,
             alone=alone,
-            in_doubles=horizon * query.bound**2 << -2 * query.grid_exponent < 1 << 53,
+            in_doubles=horizon * query.bound**2 << -2 * query.noise.grid_exponent < 1 << 53,
         )
 
 
@@ -423,7 +417,7 @@ class Bunch:
 
     def _answer(self, counting: Counting, number: int) -> tuple[Words, Flags]:
         query, segment = counting.step.query, counting.step.query.segment
-        if isinstance(query, Prefix):
+        if isinstance(query, RunningCount):
             values = evaluate_query(query, self._population, self._people)
         else:
             values = counting.flags[self._people].astype(np.float64)[:, None]

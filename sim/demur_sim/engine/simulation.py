@@ -13,7 +13,8 @@ from demur_proto.accounting.histograms import (
 )
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature, Histogram, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Feature, Histogram
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import doubling
 from demur_proto.study import Measure, Study, View, design_study
@@ -238,12 +239,7 @@ async def open_session(
     people = deal(scenario, population, seed=seed)
     contract = study_of(scenario, devices=people.devices, horizon=horizon)
     study = define_study(replace(contract, purpose=purpose))
-    questions = Questions(
-        population=people,
-        clip=scenario.clip,
-        on_grid=scenario.on_grid,
-        grid_exponent=scenario.grid_exponent,
-    )
+    questions = Questions(population=people, grid_exponent=scenario.grid_exponent)
     others = [
         (define_study(other), seed_of(seed, Purpose.COUNTS, number))
         for number, other in enumerate(companions, start=1)

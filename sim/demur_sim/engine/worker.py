@@ -18,7 +18,8 @@ from demur_client.models import ModelCache
 from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.errors import ConnectionLost, StateError
 from demur_proto.models.definition import ModelDefinition
-from demur_proto.round import ModelQuery, Round
+from demur_proto.queries import ModelQuery
+from demur_proto.round import Round
 from demur_proto.study import Study
 from demur_proto.transport.calls import PEER, calling
 from demur_proto.v1 import collector_pb2, report_pb2

@@ -12,7 +12,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.models.base import Examples, Model, check_people
 from demur_proto.models.definition import Features, ModelDefinition, Module
 from demur_proto.models.gradients import inputs_of, model_of
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.people.populations import bounds
 from demur_sim.training.torch_models import TorchModel
 

@@ -1,7 +1,7 @@
 """The people of a scenario: read from a file, or made up by its kind."""
 
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_sim.datasets.activity import read_activity
 from demur_sim.datasets.events import load_cdnow, read_events
 from demur_sim.people.populations import AMOUNT_BIN, FLAGS, EventLog, Population, edges_of

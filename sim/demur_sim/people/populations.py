@@ -12,7 +12,7 @@ import numpy.typing as npt
 from demur_proto.arrays import Flags, Integers, Values
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 
 AMOUNT_BIN = "amount_bin"  #: the feature
 EDGE = "edge_"  #: its parameters are edge_1, edge_2 and so on

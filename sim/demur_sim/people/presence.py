@@ -12,7 +12,7 @@ import numpy as np
 from demur_proto.arrays import Flags, Integers, Vector
 from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
-from demur_proto.round import Gradient, Query
+from demur_proto.queries import Gradient, Query
 from demur_sim.engine.sampling import Purpose, stream
 
 BLOCK = 4096  #: people in a block; part of what a seed means

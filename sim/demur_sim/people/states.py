@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from demur_proto.arrays import Integers, Values
 from demur_proto.checks import check_integer
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
 from demur_proto.running.segments import MOST_POSITIONS
 from demur_sim.engine.sampling import Purpose, stream
 from demur_sim.people.populations import MOST_DEVICES, bounds, checked_period

@@ -8,7 +8,7 @@ import numpy as np
 
 from demur_proto.arrays import Bits, Values
 from demur_proto.checks import check_integer
-from demur_proto.round import MOST_CATEGORIES, Feature
+from demur_proto.queries import MOST_CATEGORIES, Feature
 from demur_sim.engine.sampling import Purpose, stream
 from demur_sim.people.populations import MOST_DEVICES, MOST_PERIODS, bounds, checked_period
 

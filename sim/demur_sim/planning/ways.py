@@ -11,8 +11,8 @@ import numpy as np
 from demur_proto.arrays import Vector
 from demur_proto.guarantee import Guarantee, guarantee_of
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import guarantee_for, randomiser_of
-from demur_proto.round import Histogram, Randomiser
+from demur_proto.mechanisms.registry import Randomiser
+from demur_proto.queries import Histogram
 from demur_proto.running.factorisations import factors_of, noise_gains
 from demur_proto.running.segments import COARSEST_COUNTING, Factorisation
 from demur_proto.study import CATEGORICAL, Study
@@ -267,12 +267,13 @@ class ResponseWay(Way):
 
     def sigma(self, budget: int) -> float:
         """Of one report's estimate: √(p(1 − p))/(2p − 1), which is 1/(2 sinh(ε/2))."""
-        mechanism = randomiser_of(self.asks(budget)[1])
+        mechanism = self.asks(budget)[1].randomiser
         return math.sqrt(mechanism.frequencies.variance(0.0, reports=1))
 
     def promise(self, budget: int) -> Guarantee:
         """What is promised to whom."""
-        return guarantee_for(*self.asks(budget))
+        study, query = self.asks(budget)
+        return query.guarantee_in(study)
 
     def details(self, budget: int) -> dict[str, Any]:
         """What a plan says of its noise besides."""

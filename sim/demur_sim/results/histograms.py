@@ -11,15 +11,8 @@ import numpy as np
 from demur_proto.arrays import Values, Vector
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.categorical import Categorical
-from demur_proto.mechanisms.registry import (
-    guarantee_for,
-    randomiser_of,
-    report_length_of,
-    weight_of,
-    word_type_of,
-)
+from demur_proto.queries import Histogram
 from demur_proto.release import Withheld
-from demur_proto.round import Histogram
 from demur_sim.engine.simulation import histogram_study, query_of
 from demur_sim.results.base import Result, number
 
@@ -49,7 +42,7 @@ class HistogramResult(Result):
     @cached_property
     def mechanism(self) -> Categorical:
         """The mechanism of every round."""
-        return randomiser_of(self.query)
+        return self.query.randomiser
 
     @cached_property
     def active_truth(self) -> Values:
@@ -78,24 +71,24 @@ class HistogramResult(Result):
     @cached_property
     def worst_case_sigma(self) -> float:
         """The standard error `sigma` of that."""
-        return _empty_error(randomiser_of(self.worst_case_query), self.counted)
+        return _empty_error(self.worst_case_query.randomiser, self.counted)
 
     @property
     def worst_case_rounds(self) -> int:
         """How many rounds everyone can pay for at the noise of this run."""
         study = self.study.value
-        return min(len(self.releases), study.budget_units // weight_of(study, self.query))
+        return min(len(self.releases), study.budget_units // self.query.weight_in(study))
 
     @property
     def guarantee(self) -> Guarantee:
         """What is promised to whom."""
-        return guarantee_for(self.study.value, self.query)
+        return self.query.guarantee_in(self.study.value)
 
     @property
     def report_bytes(self) -> int:
         """The size of one report."""
-        words = report_length_of(self.query)
-        return word_type_of(self.study.value, self.query).report_bytes(words)
+        words = self.query.report_length
+        return self.query.word_type_in(self.study.value).report_bytes(words)
 
     @cached_property
     def theory(self) -> Values:
@@ -183,7 +176,7 @@ class HistogramResult(Result):
             "categories": self.query.categories,
             "epsilon_per_answer": self.query.epsilon,
             "answer_epsilon": study.answer_epsilon,
-            "weight": weight_of(study, self.query),
+            "weight": self.query.weight_in(study),
             "per_report_epsilon": self.guarantee.per_report_epsilon,
             "per_report_pair_epsilon": self.guarantee.per_report_pair_epsilon,
         }

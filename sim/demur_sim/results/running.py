@@ -14,8 +14,8 @@ from demur_proto.everyone import EveryoneInterval, Measured, everyone_interval
 from demur_proto.guarantee import Guarantee
 from demur_proto.mechanisms.categorical import categories_of
 from demur_proto.mechanisms.gaussian import GaussianLinear
+from demur_proto.queries import Feature
 from demur_proto.release import Release
-from demur_proto.round import Feature
 from demur_proto.running.estimates import solution_of
 from demur_proto.running.factorisations import change_norm
 from demur_proto.running.segments import Admission, Factorisation
@@ -193,7 +193,7 @@ class RunningResult(Result):
     @cached_property
     def _solutions(self) -> list[Vector]:
         """B[t, 1 … t] for every round t."""
-        segment, exponent = self.design.query.segment, self.design.query.grid_exponent
+        segment, exponent = self.design.query.segment, self.design.query.noise.grid_exponent
         solutions = []
         for release in self.releases:
             solutions.append(solution_of(segment, exponent=exponent))

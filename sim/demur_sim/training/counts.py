@@ -8,12 +8,11 @@ import anyio.lowlevel
 import numpy as np
 
 from demur_proto.arrays import Integers
-from demur_proto.asking import next_error_count, next_halt_count
 from demur_proto.errors import DataError
-from demur_proto.mechanisms.registry import mechanism_for
 from demur_proto.models.definition import DefinedModel
-from demur_proto.models.gradients import dimension_of
-from demur_proto.round import Round
+from demur_proto.queries import ErrorCount, HaltCount
+from demur_proto.queries.registry import mechanism_for
+from demur_proto.round import Round, round_of
 from demur_proto.running.estimates import RoundTotal
 from demur_proto.running.segments import Segment
 from demur_proto.study import Study
@@ -86,12 +85,12 @@ class CohortErrors:
         check_next(number, self._counts)
         study = self._cohort.study
         asked = define_round(
-            next_error_count(
+            round_of(
                 study,
-                model.hash,
+                ErrorCount(
+                    model_hash=model.hash, parameters=model.parameters, on_grid=self._on_grid
+                ),
                 number=number,
-                parameters=dimension_of(model),
-                on_grid=self._on_grid,
             )
         ).value
         answers = self._cohort.sum(asked, self._pool, threads=self._threads, model=model.value)
@@ -128,7 +127,7 @@ class ProcessErrors(KeptInProcesses):
     async def errors(self, model: DefinedModel, *, number: int, step: int) -> Count:
         """A noisy count; see `ErrorSource`."""
         check_next(number, len(self._session.refused_after))
-        release = await self._session.ask_error_count(model.value, on_grid=self._on_grid)
+        release = await self._session.ask(ErrorCount.about(model, on_grid=self._on_grid))
         return count_of(release, step=step)
 
     async def finish(self) -> Integers:
@@ -275,7 +274,7 @@ class ArrayHalts:
 
     def _asked(self, number: int) -> Round:
         segment = _segment(self._horizon, self._devices, number)
-        return next_halt_count(self._cohort.study, self._gradients, segment, number=number)
+        return round_of(self._cohort.study, HaltCount(self._gradients, segment), number=number)
 
 
 @final
@@ -297,7 +296,7 @@ class ProcessHalts(KeptInProcesses):
         """The noisy running count; see `HaltSource`."""
         check_next(number, len(self._session.refused_after))
         segment = _segment(self._horizon, self._session.devices, number)
-        release = await self._session.ask_halt_count(self._gradients, segment)
+        release = await self._session.ask(HaltCount(self._gradients, segment))
         return count_of(release, step=step)
 
     def spent(self) -> Integers:

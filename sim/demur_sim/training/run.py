@@ -235,12 +235,7 @@ async def open_source(
             noise=scenario.noise,
         )
         return
-    questions = Questions(
-        population=people,
-        clip=scenario.clip,
-        on_grid=False,
-        grid_exponent=design.scenario.grid_exponent,
-    )
+    questions = Questions(population=people, grid_exponent=design.scenario.grid_exponent)
     async with process_session(
         design.study,
         questions,
@@ -287,12 +282,7 @@ async def open_errors(
             study, people, seed=seed, pool=pool, threads=how.workers, on_grid=on_grid
         )
         return
-    questions = Questions(
-        population=people,
-        clip=1.0,
-        on_grid=on_grid,
-        grid_exponent=study.value.base_grid_exponent,
-    )
+    questions = Questions(population=people, grid_exponent=study.value.base_grid_exponent)
     async with process_session(
         study,
         questions,

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from demur_proto.arrays import Flags, Integers, Vector
-from demur_proto.asking import next_gradient
 from demur_proto.errors import DataError, ParameterError, StateError
 from demur_proto.models.definition import DefinedModel
-from demur_proto.models.gradients import dimension_of
+from demur_proto.queries import Gradient
+from demur_proto.round import round_of
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
 from demur_server.training.analyst_source import sums_of
@@ -110,12 +110,10 @@ class CohortSource:
         """The noisy sum of clipped gradients [d]; see `TrainingSource`."""
         await anyio.lowlevel.checkpoint()
         check_next(number, self._rounds)
-        asked = next_gradient(
+        asked = round_of(
             self._cohort.study,
-            model.hash,
+            Gradient(model_hash=model.hash, dimension=model.parameters, clip=self._clip),
             number=number,
-            dimension=dimension_of(model),
-            clip=self._clip,
         )
         answers = self._cohort.sum(
             asked, self._pool, threads=self._threads, model=model.value, noise=self._noise
@@ -186,7 +184,7 @@ class ProcessSource(KeptInProcesses):
     async def gradient(self, model: DefinedModel, *, number: int) -> Vector:
         """The noisy sum of clipped gradients [d]; see `TrainingSource`."""
         check_next(number, len(self.session.refused_after))
-        return sums_of(await self.session.ask_gradient(model.value, clip=self._clip))
+        return sums_of(await self.session.ask(Gradient.about(model, clip=self._clip)))
 
     def refused(self) -> Flags:
         """Refuse: while it runs, only the workers know.

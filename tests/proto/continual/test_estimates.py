@@ -10,7 +10,7 @@ import pytest
 from counting_kit import UNIT, a_study, chain_of, dense, dense_chain, rounds_of
 from demur_proto.errors import ParameterError
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.round import Prefix
+from demur_proto.queries import RunningCount
 from demur_proto.running.estimates import RoundTotal, running_estimate
 from demur_proto.running.segments import Admission, Factorisation, Segment
 
@@ -22,19 +22,19 @@ AMPLE = 1 << 60
 
 def query_at(
     position: int, *, kind: Factorisation, cohort: int, horizon: int = 16, **options: Any
-) -> tuple[Prefix, GaussianLinear]:
+) -> tuple[RunningCount, GaussianLinear]:
     segment = Segment(horizon=horizon, cohort=cohort, factorisation=kind)
     query = rounds_of(STUDY, segment, **options)[position - 1].value.query
-    assert isinstance(query, Prefix)
+    assert isinstance(query, RunningCount)
     return query, GaussianLinear.of(STUDY.value, query)
 
 
 def last_of(
     horizons: tuple[int, ...], *, kind: Factorisation, cohort: int
-) -> tuple[Prefix, GaussianLinear]:
+) -> tuple[RunningCount, GaussianLinear]:
     """The last round of a count in segments of these horizons."""
     query = chain_of(STUDY, horizons, kind=kind, cohort=cohort)[-1].value.query
-    assert isinstance(query, Prefix)
+    assert isinstance(query, RunningCount)
     return query, GaussianLinear.of(STUDY.value, query)
 
 
@@ -117,7 +117,7 @@ def test_over_several_segments_frozen_counts_add_and_so_do_their_variances(
 
     for place, asked in enumerate(chain_of(STUDY, horizons, kind=kind, cohort=n, bound=3), 1):
         query = asked.value.query
-        assert isinstance(query, Prefix)
+        assert isinstance(query, RunningCount)
         mechanism = GaussianLinear.of(STUDY.value, query)
         totals = totals_of(words.sum(axis=0)[:place], [n] * place)
         found = running_estimate(query, mechanism, totals, energy=AMPLE)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counting_kit import EXPONENT, UNIT, a_study, dense_chain
-from demur_proto.asking import next_halt_count
 from demur_proto.errors import ParameterError
 from demur_proto.everyone import Measured, everyone_interval
 from demur_proto.mechanisms.base import TWO_SIDED_QUANTILE
-from demur_proto.round import Round
+from demur_proto.queries import HaltCount
+from demur_proto.round import Round, round_of
 from demur_proto.running.estimates import RoundTotal
 from demur_proto.running.factorisations import factors_of
 from demur_proto.running.segments import Factorisation, Segment
@@ -30,7 +30,7 @@ CHAINS = ((8,), (2, 4), (1, 2, 4))
 def rounds_of(kind: Factorisation, horizons: tuple[int, ...]) -> list[Round]:
     segment, rounds = Segment(horizon=horizons[0], cohort=COHORT, factorisation=kind), []
     for number in range(1, ROUNDS + 1):
-        rounds.append(next_halt_count(STUDY, bytes(32), segment, number=number))
+        rounds.append(round_of(STUDY, HaltCount(bytes(32), segment), number=number))
         segment = segment.following(number)
     return rounds
 

@@ -12,7 +12,7 @@ import pytest
 from admin_kit import Admin
 from demur_client.connection import connected
 from demur_proto.errors import AccessError, StateError
-from demur_proto.round import Feature
+from demur_proto.queries import Feature, Linear
 from demur_proto.study import Study
 from demur_proto.transport.credentials import read_credential, read_token
 from demur_proto.v1 import report_pb2
@@ -73,7 +73,7 @@ async def test_beside_a_running_collector_everything_works_and_is_taken_up(
             Analyst.resume(server.analysts, "test", credential=server.analyst) as analyst,
             connected(server.devices) as channel,
         ):
-            asked = await analyst.open(Feature(name="active"), on_grid=True)
+            asked = await analyst.open(Linear([Feature(name="active")], on_grid=True))
             first = await answer(channel, device, study, word=5)
             verified, _ = admin("verify", *where)
             admin("backup", str(backup), *where)

@@ -35,8 +35,8 @@ from chunk_kit import (
 from demur_client.device import Device
 from demur_proto.arrays import Values, Words
 from demur_proto.mechanisms.gaussian import GaussianLinear
-from demur_proto.mechanisms.registry import mechanism_for
-from demur_proto.round import Feature
+from demur_proto.queries import Feature
+from demur_proto.queries.registry import mechanism_for
 from demur_proto.transport.credentials import DeviceCredential
 from demur_proto.v1 import report_pb2
 from demur_proto.wire.frames import CHUNK_BYTES, frame_messages, report_messages

@@ -13,8 +13,9 @@ from demur_proto.arrays import Integers, Vector
 from demur_proto.errors import StateError
 from demur_proto.models.architectures import Softmax
 from demur_proto.models.definition import DefinedModel, ModelDefinition, define_model, read_model
+from demur_proto.queries import Gradient, ModelQuery, Query
 from demur_proto.release import Release
-from demur_proto.round import Gradient, ModelQuery, Round
+from demur_proto.round import Round
 from demur_proto.study import Policy, Purpose, design_study
 from demur_proto.wire.definition import Defined, define_study
 from demur_proto.wire.words import encode_words
@@ -87,13 +88,8 @@ class Mortal(Analyst):
         await super().publish_model(model)
         self.dying("publish", before=False)
 
-    async def open_gradient(self, model: DefinedModel, **options: Any) -> Defined[Round]:
-        asked = await super().open_gradient(model, **options)
-        self.dying("open", before=False)
-        return asked
-
-    async def open_error_count(self, model: DefinedModel, **options: Any) -> Defined[Round]:
-        asked = await super().open_error_count(model, **options)
+    async def open(self, query: Query) -> Defined[Round]:
+        asked = await super().open(query)
         self.dying("open", before=False)
         return asked
 
