@@ -15,16 +15,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: By the wheel's name, the packages that it holds.
 PACKAGES = {
-    "demur": ("demur_proto", "demur_client", "demur_server", "demur_sim", "demur_conformance"),
+    "demur": (
+        *("demur", "demur_proto", "demur_client", "demur_server", "demur_sim"),
+        "demur_conformance",
+    ),
     "demur_device": ("demur_proto", "demur_client"),
 }
 #: The folder in which a package is, where it is not named after it.
-HOMES = {"demur_conformance": "sim"}
+HOMES = {"demur": "sim", "demur_conformance": "sim"}
 #: What it may take unpacked, bytes.
 LARGEST = {"demur": 3_500_000, "demur_device": 2_000_000}
 BELONGS = ("*.py", "demur_proto/v1/*_pb2*.pyi")
 #: Whatever matches belongs there too, and something must match.
 NEEDED = (
+    "demur/py.typed",
     "demur_proto/py.typed",
     "demur_client/py.typed",
     "demur_server/py.typed",
