@@ -43,7 +43,7 @@ IMPORTED = (
     "anyio._backends._asyncio",
     "anyio._core._sockets",
     "anyio._core._synchronization",
-    "demur_proto.asking",
+    "demur_proto.queries.registry",
     "demur_server.serve",
     "demur_server.store.postgres",
     "encodings.idna",
