@@ -1,6 +1,5 @@
 """The file in which an owner says what a device takes part in, and where its data are."""
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,7 +10,7 @@ from demur_client.policy import OwnerPolicy, QuietHours
 from demur_client.sources.base import DataSource, FunctionSource
 from demur_client.sources.folder import FolderSource
 from demur_client.sources.sql import Limits, TableSource, check_features
-from demur_proto.checks import check_text
+from demur_proto.checks import check_text, expected_name
 from demur_proto.errors import ParameterError
 
 LARGEST_FILE = 1 << 20  #: bytes
@@ -182,9 +181,7 @@ def _inside(value: Any, name: str) -> Mapping[str, Any]:
 def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
     for key in table:
         if key not in known:
-            similar = difflib.get_close_matches(key.lower(), known, n=1)
-            hint = f" (did you mean {similar[0]}?)" if similar else ""
-            raise ParameterError(f"{prefix}key", key, f"one of {', '.join(known)}{hint}")
+            raise ParameterError(f"{prefix}key", key, expected_name(known, key))
 
 
 def _value(key: str, value: Any) -> Any:

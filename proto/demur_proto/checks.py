@@ -1,12 +1,13 @@
 """Range checks shared by every value that must be valid from birth."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from demur_proto.errors import ParameterError, UnsupportedError
 
 Key = TypeVar("Key")
+FEW = 10  #: names that a message may list
 
 
 def check_positive(name: str, value: float) -> None:
@@ -49,3 +50,21 @@ def named(names: Mapping[Key, int], stated: int, field: str) -> Key:
         if number == stated:
             return value
     raise UnsupportedError(f"{field} {stated} is not supported by this version")
+
+
+def expected_name(known: Iterable[str], given: str) -> str:
+    """What was expected instead of an unknown name: the nearest one, and all of them where they are few.
+
+    >>> expected_name(["epsilon", "delta"], "epsilom")
+    'one of epsilon, delta (did you mean epsilon?)'
+    >>> expected_name([f"data.key_{number}" for number in range(44)], "key_7")
+    'one of the 44 known names (did you mean data.key_7?)'
+    """
+    import difflib  # takes milliseconds, which no device needs to spend
+
+    names = list(known)
+    similar = [name for name in names if name.endswith(f".{given}")]
+    similar += difflib.get_close_matches(given.lower(), names, n=1)
+    hint = f" (did you mean {similar[0]}?)" if similar else ""
+    listed = ", ".join(names) if len(names) <= FEW else f"the {len(names)} known names"
+    return f"one of {listed}{hint}"

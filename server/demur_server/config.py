@@ -1,6 +1,5 @@
 """What a collector process is told: from TOML and the command line to checked values."""
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
-from demur_proto.checks import check_integer, check_text
+from demur_proto.checks import check_integer, check_text, expected_name
 from demur_proto.errors import ParameterError
 from demur_proto.transport.channels import is_loopback
 from demur_server.grpc.interceptor import Limits
@@ -274,7 +273,7 @@ def _flat(table: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if "." in key:  # in quotes, past the table that it belongs to
-            raise ParameterError(f"key {where}", key, _one_of(key))
+            raise ParameterError(f"key {where}", key, expected_name(_TYPES, key))
         if key not in _TABLES:
             flat[key] = value
         elif isinstance(value, Mapping):
@@ -283,7 +282,7 @@ def _flat(table: Mapping[str, Any], *, where: str) -> dict[str, Any]:
             raise ParameterError(f"{key} {where}", value, f"a table: [{key}]")
     for key in flat:
         if key not in _TYPES:
-            raise ParameterError(f"key {where}", key, _one_of(key))
+            raise ParameterError(f"key {where}", key, expected_name(_TYPES, key))
     return flat
 
 
@@ -316,10 +315,3 @@ def _is_path(key: str) -> bool:
 def _inside(name: str, flat: Mapping[str, Any]) -> dict[str, Any]:
     prefix = f"{name}."
     return {key.removeprefix(prefix): flat[key] for key in flat if key.startswith(prefix)}
-
-
-def _one_of(key: str) -> str:
-    """What was expected instead of this key."""
-    similar = [name for name in _TYPES if name.endswith(f".{key}")]
-    similar += difflib.get_close_matches(key.lower(), _TYPES, n=1)
-    return f"one of {', '.join(_TYPES)}" + (f" (did you mean {similar[0]}?)" if similar else "")

@@ -5,12 +5,12 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from demur_proto.checks import expected_name
 from demur_proto.errors import ParameterError
 from demur_sim.engine.session import Fidelity, Session
 from demur_sim.engine.simulation import open_session as open_scenario
@@ -242,9 +242,7 @@ def _check_names(kind: Any, changes: Mapping[str, Any]) -> None:
     known = [each.name for each in fields(kind)]
     for name in changes:
         if name not in known:
-            nearest = get_close_matches(name, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else "docs/scenarios.md lists them"
-            raise ParameterError(f"field of {kind.__name__}", name, f"one that there is; {hint}")
+            raise ParameterError(f"field of {kind.__name__}", name, expected_name(known, name))
 
 
 _PLAIN = Scenario(name="plain")
@@ -288,9 +286,8 @@ def _events(frame: Any, *, person: str, date: str, amount: str | None = None) ->
     names = [str(each) for each in frame.columns]
     for role, column in (("person", person), ("date", date), ("amount", amount)):
         if column is not None and column not in names:
-            nearest = get_close_matches(column, names, n=1)
-            expected = f"did you mean {nearest[0]!r}?" if nearest else f"one of {', '.join(names)}"
-            raise ParameterError(role, column, f"a column of the table; {expected}")
+            expected = f"a column of the table, {expected_name(names, column)}"
+            raise ParameterError(role, column, expected)
     people = np.asarray([str(each) for each in frame[person]])
     if not people.size:
         raise ParameterError("what", "a table without rows", "at least one event")

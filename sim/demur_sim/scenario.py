@@ -1,7 +1,6 @@
 """Whose data a scenario is about: the table `[data]`."""
 
 import datetime as dt
-import difflib
 import json
 import sys
 import tomllib
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from demur_proto.accounting.calibration import EXPONENT_LIMIT, squared_radius
-from demur_proto.checks import check_integer, check_positive, check_text
+from demur_proto.checks import check_integer, check_positive, check_text, expected_name
 from demur_proto.errors import DataError, ParameterError
 from demur_proto.mechanisms.registry import Randomiser
 from demur_proto.queries import MOST_CATEGORIES, Feature
@@ -127,7 +126,7 @@ def read_table(name_or_path: str | Path, *, training: bool = False) -> Table:
         file = path
     else:
         offered = shipped_of(training=training)
-        expected = f"{_one_of(offered, name_or_path)}, or the path of a TOML file"
+        expected = f"{expected_name(offered, str(name_or_path))}, or the path of a TOML file"
         raise ParameterError("scenario", name_or_path, expected)
     try:
         return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
@@ -208,7 +207,7 @@ def flattened(table: Mapping[str, Any], *, known: Sequence[str], where: str) -> 
             raise ParameterError(f"{key} in {where}", value, "a table")
     for key, value in flat.items():
         if key not in known and f"{key.split('.')[0]}.*" not in known:
-            raise ParameterError(f"key in {where}", key, _one_of(known, key))
+            raise ParameterError(f"key in {where}", key, expected_name(known, key))
         if key in ("data.start", "data.end") and type(value) is dt.date:
             flat[key] = value.isoformat()
     return flat
@@ -218,13 +217,6 @@ def inside(name: str, flat: Mapping[str, Any]) -> Table:
     """What the flat table has inside one of its tables."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): flat[key] for key in flat if key.startswith(prefix)}
-
-
-def _one_of(known: Sequence[str], key: str) -> str:
-    """What was expected instead of this key."""
-    similar = [name for name in known if name.endswith(f".{key}")]
-    similar += difflib.get_close_matches(key.lower(), known, n=1)
-    return f"one of {', '.join(known)}" + (f" (did you mean {similar[0]}?)" if similar else "")
 
 
 # What to simulate: one question put to one population, with everything said explicitly.

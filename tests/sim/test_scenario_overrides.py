@@ -57,10 +57,10 @@ def test_overrides_reach_inside_tables_and_the_last_one_counts(folder: Path) -> 
     [
         ("epsilon", "--set must be key=value, got 'epsilon'"),
         ("", "--set must be key=value, got ''"),
-        ("=1", "key in --set must be one of name, "),
+        ("=1", "key in --set must be one of the "),
         ("epsilom=1", "(did you mean epsilon?), got 'epsilom'"),
-        ("epsilon.x=1", "key in --set must be one of name, "),
-        ("data.csv.x=1", "key in --set must be one of name, "),
+        ("epsilon.x=1", "key in --set must be one of the "),
+        ("data.csv.x=1", "key in --set must be one of the "),
         ("data=x", "data in --set must be a table, got 'x'"),
         ("epsilon=big", "epsilon in --set must be a finite number > 0, got 'big'"),
         ("epsilon=-1", "epsilon in --set must be a finite number > 0, got -1"),
