@@ -52,17 +52,19 @@ async def test_what_fits_is_had_at_once_and_the_rest_waits_in_order() -> None:
 
 
 async def test_who_waited_too_long_gets_nothing_and_lets_those_behind_pass() -> None:
-    shared = Space(10, wait_s=0.03)
+    shared = Space(10, wait_s=0.5)
     first, large = Taker(shared, 6), Taker(shared, 8)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first.run)
         await settle()
         tasks.start_soon(large.run)
-        await anyio.sleep(0.02)
+        await anyio.sleep(0.25)
         small = Taker(shared, 4)
         tasks.start_soon(small.run)
-        await anyio.sleep(0.02)
+        with anyio.fail_after(5):
+            while large.got is None or small.got is None:  # noqa: ASYNC110  no bell rings for both
+                await anyio.sleep(0.01)
         assert (large.got, small.got) == (False, True)
         for taker in (first, large, small):
             taker.done.set()
