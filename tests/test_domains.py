@@ -236,7 +236,7 @@ KINDS = {
 }
 QUERY_METHODS = (
     *("at", "check_affordable", "check_family", "check_kind", "check_model", "check_purpose"),
-    *("check_round", "check_stated", "fitted", "guarantee_in", "in_study", "mechanism_in", "read"),
+    *("check_round", "mechanism_for", "fitted", "guarantee_in", "in_study", "mechanism_in", "read"),
     *("value_of", "weight_in", "weighted", "word_type_in", "write"),
 )
 LOSSES = targets.PureLosses().plus(0.01, rounds=100)
@@ -1126,7 +1126,7 @@ HELPERS = {
     "factorisations": "check_factors",
     "float_cohort": "FloatCohort FloatCohort.model FloatCohort.noisy_sum FloatCohort.restore float_statement in_real_arithmetic",
     "segments": "Segment.read",
-    "base": "Feature.read Noise bound_of check_feature check_size defined",
+    "base": "Feature.read Noise bound_of check_feature check_size",
     "halt_count": "check_payable most_cost",
     "linear": "Weights Weights.apply Weights.of Weights.unpacked",
     "gaussian": "GaussianLevels GaussianLevels.discrete GaussianLevels.draw GaussianLevels.rounded check_width discrete_table rounded_table",

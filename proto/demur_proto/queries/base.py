@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy.typing as npt
 
@@ -196,8 +196,8 @@ class Query(ABC):
         """
 
     @abstractmethod
-    def check_stated(self, study: Study, asked: "Round", *, kept: bool) -> None:
-        """Refuse a round that says of its query what is not true.
+    def mechanism_for(self, study: Study, asked: "Round", *, kept: bool) -> Mechanism:
+        """The mechanism of a round; one that says of its query what is not true is refused.
 
         Args:
             study: of the round.
@@ -205,7 +205,7 @@ class Query(ABC):
             kept: it was asked before, and maybe under older rules.
 
         Raises:
-            ParameterError: the round is wrong.
+            ParameterError: the round is wrong, or as `mechanism_in`.
         """
 
     @abstractmethod
@@ -406,14 +406,15 @@ class GaussianQuery(Query):
         """The smallest that holds the largest word."""
         return word_type_for(GaussianLinear.of(study, self).word_limit)
 
-    def check_stated(self, study: Study, asked: "Round", *, kept: bool) -> None:
+    def mechanism_for(self, study: Study, asked: "Round", *, kept: bool) -> GaussianLinear:
         """Refuse a weight that is not what noise and grid imply, and words that do not fit."""
+        mechanism = self.mechanism_in(study)
         weight = self.weight_in(study)
         if asked.weight != weight:
             raise ParameterError(
                 "weight", asked.weight, f"{weight}, which the noise and grid imply"
             )
-        limit = GaussianLinear.of(study, self).word_limit
+        limit = mechanism.word_limit
         if asked.word_type is WordType.BIT or limit > asked.word_type.limit:
             expected = f"able to hold {limit} and its negative"
             raise ParameterError("word_type", str(asked.word_type), expected)
@@ -421,6 +422,7 @@ class GaussianQuery(Query):
             raise ParameterError(
                 "grid_exponent", self.noise.grid_exponent, "coarser: sums would overflow"
             )
+        return mechanism
 
     def guarantee_in(self, study: Study, *, open_access: bool = False) -> Guarantee:
         """With μ of one report on its own."""
@@ -497,27 +499,26 @@ class ModelQuery(GaussianQuery):
             UnsupportedError: this version computes nothing of it.
         """
 
+    @classmethod
+    def _about(cls, model: ModelDefinition | DefinedModel, **told: Any) -> Self:
+        """Of this model, which it has with it.
+
+        Raises:
+            ParameterError: it is no model, or as the kind.
+        """
+        if not isinstance(model, ModelDefinition | DefinedModel):
+            raise ParameterError("model", type(model).__name__, "a ModelDefinition")
+        published = model if isinstance(model, DefinedModel) else define_model(model)
+        size = {cls.size_field: published.parameters}
+        return cls(model_hash=published.hash, model=published, **size, **told)
+
     def _check_model(self) -> None:
         check_hash("model_hash", self.model_hash)
-        if self.model is None:
-            return
-        if not isinstance(self.model, DefinedModel):
+        if self.model is not None and not isinstance(self.model, DefinedModel):
             raise ParameterError("model", type(self.model).__name__, "a DefinedModel")
-        if self.model.hash != self.model_hash:
+        if self.model is not None and self.model.hash != self.model_hash:
             raise ParameterError("model_hash", self.model_hash.hex()[:16], "that of the model")
-
-
-def defined(model: ModelDefinition | DefinedModel) -> DefinedModel:
-    """A model with its hash.
-
-    Raises:
-        ParameterError: it is something else.
-    """
-    if isinstance(model, DefinedModel):
-        return model
-    if not isinstance(model, ModelDefinition):
-        raise ParameterError("model", type(model).__name__, "a ModelDefinition")
-    return define_model(model)
+        check_integer(self.size_field, self.parameters, 1, (1 << 31) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,10 @@ from typing import ClassVar
 import numpy.typing as npt
 
 from demur_proto.arrays import Values
-from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.models.definition import DefinedModel, ModelDefinition
 from demur_proto.models.gradients import person_error_share
-from demur_proto.queries.base import GaussianQuery, ModelQuery, defined
+from demur_proto.queries.base import GaussianQuery, ModelQuery
 from demur_proto.study import Purpose
 from demur_proto.v1 import round_pb2
 
@@ -36,7 +35,6 @@ class ErrorCount(ModelQuery):
 
     def __post_init__(self) -> None:
         self._check_model()
-        check_integer("parameters", self.parameters, 1, (1 << 31) - 1)
         self._check_noise()
 
     @classmethod
@@ -53,15 +51,7 @@ class ErrorCount(ModelQuery):
         Raises:
             ParameterError: as `ErrorCount`.
         """
-        published = defined(model)
-        return cls(
-            model_hash=published.hash,
-            model=published,
-            parameters=published.parameters,
-            on_grid=on_grid,
-            sigma=sigma,
-            grid_exponent=grid_exponent,
-        )
+        return cls._about(model, on_grid=on_grid, sigma=sigma, grid_exponent=grid_exponent)
 
     @property
     def dimension(self) -> int:

@@ -6,11 +6,10 @@ from typing import ClassVar
 import numpy.typing as npt
 
 from demur_proto.arrays import Values
-from demur_proto.checks import check_integer
 from demur_proto.errors import ParameterError
 from demur_proto.models.definition import DefinedModel, ModelDefinition
 from demur_proto.models.gradients import person_gradient
-from demur_proto.queries.base import GaussianQuery, ModelQuery, defined
+from demur_proto.queries.base import GaussianQuery, ModelQuery
 from demur_proto.v1 import round_pb2
 
 
@@ -33,7 +32,6 @@ class Gradient(ModelQuery):
 
     def __post_init__(self) -> None:
         self._check_model()
-        check_integer("dimension", self.dimension, 1, (1 << 31) - 1)
         self._check_noise()
 
     @classmethod
@@ -50,15 +48,7 @@ class Gradient(ModelQuery):
         Raises:
             ParameterError: as `Gradient`.
         """
-        published = defined(model)
-        return cls(
-            model_hash=published.hash,
-            model=published,
-            dimension=published.parameters,
-            clip=clip,
-            sigma=sigma,
-            grid_exponent=grid_exponent,
-        )
+        return cls._about(model, clip=clip, sigma=sigma, grid_exponent=grid_exponent)
 
     @property
     def parameters(self) -> int:

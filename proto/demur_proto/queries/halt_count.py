@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from demur_proto.checks import check_hash
 from demur_proto.errors import ParameterError
+from demur_proto.mechanisms.gaussian import GaussianLinear
 from demur_proto.queries.base import CountingQuery, Feature, GaussianQuery, Reads, bound_of
 from demur_proto.running.factorisations import factors_of
 from demur_proto.running.segments import Admission, Segment
@@ -65,14 +66,14 @@ class HaltCount(CountingQuery):
         """What all rounds of its count have in common, whichever segment they are in."""
         return replace(self, segment=self.segment.whole())
 
-    def check_stated(self, study: Study, asked: "Round", *, kept: bool) -> None:
+    def mechanism_for(self, study: Study, asked: "Round", *, kept: bool) -> GaussianLinear:
         """Refuse to count in the study itself, or in one that could not pay for everybody's change."""
         if self.halted_study == asked.study_hash:
             # Whoever has run out in it could not pay to say so.
             raise ParameterError("study_hash", "this study's own", "that of another study")
         if not kept:
             check_payable(study, asked)
-        GaussianQuery.check_stated(self, study, asked, kept=kept)
+        return GaussianQuery.mechanism_for(self, study, asked, kept=kept)
 
     def write(self, message: round_pb2.Round) -> None:
         """Put it into the message of a round."""

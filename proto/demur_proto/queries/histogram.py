@@ -112,7 +112,7 @@ class Histogram(Query):
         return replace(self, size=size_of(self.randomiser))
 
     def check_round(self, asked: "Round") -> None:
-        """Any round may ask it; whether the size is stated, `check_stated` looks at."""
+        """Any round may ask it; whether the size is stated, `mechanism_for` looks at."""
 
     def mechanism_in(self, study: Study) -> Categorical:
         """How devices randomise their category."""
@@ -134,9 +134,9 @@ class Histogram(Query):
         """Bits, or numbers of up to 32 bits."""
         return WordType.BIT if self.mechanism in BIT_CODES else WordType.INT32
 
-    def check_stated(self, study: Study, asked: "Round", *, kept: bool) -> None:
+    def mechanism_for(self, study: Study, asked: "Round", *, kept: bool) -> Categorical:
         """Refuse a size that is not stated, and a weight that is not what a category costs."""
-        mechanism = self.randomiser
+        mechanism = self.mechanism_in(study)
         size = size_of(mechanism)
         if self.size != size:
             raise ParameterError("size", self.size, f"stated, as {size} for example")
@@ -149,6 +149,7 @@ class Histogram(Query):
         wanted = self.word_type_in(study)
         if asked.word_type is not wanted:
             raise ParameterError("word_type", str(asked.word_type), f"{wanted}")
+        return mechanism
 
     def check_affordable(self, study: Study, weight: int) -> None:
         """Refuse what no device could afford a single answer of."""

@@ -57,12 +57,9 @@ def mechanism_for(study: Study, asked: Round, *, kept: bool = False) -> Mechanis
     """
     if study.horizon and asked.number > study.horizon:
         raise ParameterError("number", asked.number, f"<= the horizon {study.horizon}")
-    query = asked.query
     if not kept:
-        query.check_purpose(study)
-    mechanism = query.mechanism_in(study)
-    query.check_stated(study, asked, kept=kept)
-    return mechanism
+        asked.query.check_purpose(study)
+    return asked.query.mechanism_for(study, asked, kept=kept)
 
 
 def room_of(mechanism: Mechanism) -> int:

@@ -16,7 +16,7 @@ from demur_proto.queries import (
     Query,
 )
 from demur_proto.release import Release
-from demur_proto.round import Round, check_query, round_of
+from demur_proto.round import Round, round_of
 from demur_proto.running.following import check_next, counting_of
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined, define_round
@@ -68,9 +68,7 @@ class CohortSession:
     async def ask(self, query: Query) -> Release:
         """Put a question to every device, and return the release."""
         await anyio.lowlevel.checkpoint()
-        check_query(query)
-        query.check_kind(self.study.value)
-        full = self._questions.checked(query)
+        full = self._questions.checked(query, self.study.value)
         if self._ended:
             raise StateError(ENDED)
         asked = round_of(self.study, full, number=len(self._releases) + 1)

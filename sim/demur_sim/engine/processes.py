@@ -22,7 +22,7 @@ from demur_proto.queries import (
     Query,
 )
 from demur_proto.release import Release
-from demur_proto.round import Round, check_query, round_of
+from demur_proto.round import Round, round_of
 from demur_proto.running.following import check_next, counting_of
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
@@ -75,9 +75,7 @@ class ProcessSession:
 
     async def ask(self, query: Query) -> Release:
         """Put a question to every device, and return the release."""
-        check_query(query)
-        query.check_kind(self.study.value)
-        full = self._questions.checked(query)
+        full = self._questions.checked(query, self.study.value)
         if isinstance(full, HaltCount):
             self._check_halted(full.halted_study)
         asked = round_of(self.study, full, number=self._analyst.rounds + 1)

@@ -14,6 +14,7 @@ from demur_proto.errors import ParameterError
 from demur_proto.models.gradients import inputs_of, model_of
 from demur_proto.queries import Feature, GaussianQuery, ModelQuery, Query, Reads
 from demur_proto.release import Release
+from demur_proto.round import check_query
 from demur_proto.study import Study
 from demur_proto.wire.definition import Defined
 from demur_sim.engine.observer import Messages
@@ -103,15 +104,17 @@ class Questions:
     population: Population
     grid_exponent: int
 
-    def checked(self, query: Query) -> Query:
+    def checked(self, query: Query, study: Study) -> Query:
         """The question in full: with as many coordinates as these people's features give numbers.
 
         Raises:
-            ParameterError: a feature is unknown, or does not give what the query is for; the people own no
+            ParameterError: it is no query, or not one of the study; a feature is unknown, or does not give what the query is for; the people own no
                 examples that fit the model; or `on_grid` is promised of values that are not multiples of
                 the grid step within the clip: on a device such a value would silently count as nothing.
             UnsupportedError: this version computes no gradients of the model.
         """
+        check_query(query)
+        query.check_kind(study)
         if query.reads is Reads.HALTS:
             return query
         if isinstance(query, ModelQuery):
